@@ -1,0 +1,5 @@
+"""`python -m dsbench` is the `dsbench` command."""
+
+from dsbench.cli import main
+
+main()
