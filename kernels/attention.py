@@ -1,0 +1,136 @@
+"""Ragged attention over paged keys and values: one read of a request's pages serves all of its rows.
+
+Shapes: q [M, H, E] packed rows; keys, values [P, K, B, E] (P pages of B tokens, K key-value heads, E head width);
+pages [R, N] int32 page table; cu_rows [R+1] int32, rows of request r are cu_rows[r]:cu_rows[r+1];
+context [R] int32, tokens in the pages before the first row. The rows' own keys and values are already in the pages.
+Causal: row i of a request sees context + i + 1 tokens. Block: every row sees context + all of its request's rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def paged_attention_reference(
+    q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool
+) -> Tensor:
+    """[M, H, E] in q's dtype; softmax and sums in fp32. Pads rows and context per request, so it is slow and plain."""
+    m, heads, width = q.shape
+    requests, kv_heads, page = pages.shape[0], keys.shape[1], keys.shape[2]
+    counts = (cu_rows[1:] - cu_rows[:-1]).long()
+    most, longest = int(counts.max()), int((context.long() + counts).max())
+    table = pages[:, : -(-longest // page)].long()
+    k = keys[table].permute(0, 2, 1, 3, 4).reshape(requests, kv_heads, -1, width)[:, :, :longest].float()
+    v = values[table].permute(0, 2, 1, 3, 4).reshape(requests, kv_heads, -1, width)[:, :, :longest].float()
+    row = torch.arange(most, device=q.device)
+    real = row[None] < counts[:, None]  # [R, most]
+    padded = q.new_zeros(requests, most, heads, width, dtype=torch.float32)
+    padded[real] = q.float()
+    seen = row[None] + 1 if causal else counts[:, None].expand(-1, most)
+    limit = context.long()[:, None] + seen  # [R, most]
+    mask = torch.arange(longest, device=q.device)[None, None] < limit[..., None]
+    x = padded.view(requests, most, kv_heads, heads // kv_heads, width)
+    scores = torch.einsum("rmkge,rkse->rkgms", x, k) * width**-0.5
+    scores = scores.masked_fill(~mask[:, None, None], float("-inf"))
+    out = torch.einsum("rkgms,rkse->rmkge", scores.softmax(dim=-1), v).reshape(requests, most, heads, width)
+    return out[real].to(q.dtype)
+
+
+def paged_attention(
+    q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool
+) -> Tensor:
+    """As the reference. On the CPU a compiled kernel whose result for a row depends on nothing but that row's request."""
+    if q.device.type != "cpu":
+        return paged_attention_reference(q, keys, values, pages, cu_rows, context, causal=causal)
+    out = torch.empty(q.shape, dtype=torch.float32)
+    _attend(
+        q.float().contiguous().numpy(),
+        keys.numpy(),
+        values.numpy(),
+        pages.numpy(),
+        cu_rows.numpy(),
+        context.numpy(),
+        causal,
+        np.float32(q.shape[2] ** -0.5),
+        out.numpy(),
+    )
+    return out.to(q.dtype)
+
+
+@numba.njit(parallel=True, fastmath=True, cache=True, nogil=True)
+def _attend(
+    q: Any, keys: Any, values: Any, pages: Any, cu_rows: Any, context: Any, causal: bool, scale: Any, out: Any
+) -> None:
+    """fp32 only. One task per (request, key-value head); scores of all its rows are kept, then the values are read."""
+    requests, kv_heads, page, width = pages.shape[0], keys.shape[1], keys.shape[2], keys.shape[3]
+    group = q.shape[1] // kv_heads
+    for task in numba.prange(requests * kv_heads):
+        r, head = task // kv_heads, task % kv_heads
+        first = cu_rows[r]
+        rows = cu_rows[r + 1] - first
+        total = context[r] + rows
+        lanes = rows * group
+        x = np.empty((lanes, width), np.float32)
+        for a in range(lanes):
+            for e in range(width):
+                x[a, e] = q[first + a // group, head * group + a % group, e] * scale
+        scores = np.empty((lanes, total), np.float32)
+        for p in range((total + page - 1) // page):
+            block = keys[pages[r, p], head]
+            for t in range(min(page, total - p * page)):
+                for a in range(lanes):
+                    dot = np.float32(0)
+                    for e in range(width):
+                        dot += x[a, e] * block[t, e]
+                    scores[a, p * page + t] = dot
+        mass = np.empty(lanes, np.float32)
+        for a in range(lanes):
+            limit = context[r] + a // group + 1 if causal else total
+            mass[a] = _exponentials(scores[a], limit)
+        acc = np.zeros((lanes, width), np.float32)
+        for p in range((total + page - 1) // page):
+            block = values[pages[r, p], head]
+            for a in range(lanes):
+                for t in range(min(page, total - p * page)):
+                    weight = scores[a, p * page + t]
+                    for e in range(width):
+                        acc[a, e] += weight * block[t, e]
+        for a in range(lanes):
+            for e in range(width):
+                out[first + a // group, head * group + a % group, e] = acc[a, e] / mass[a]
+
+
+@numba.njit(fastmath=True)
+def _exponentials(scores: Any, limit: int) -> Any:
+    """scores[:limit] -> exp(score - max) in place, zeros after; returns their sum.
+
+    exp is a degree-6 polynomial on [-ln2/2, ln2/2] with the exponent set by bits, so that the loop vectorises; its
+    relative error is below 2e-7. libm's scalar exp would take most of the kernel's time.
+    """
+    top = np.float32(-3.0e38)
+    for t in range(limit):
+        top = max(top, scores[t])
+    powers = np.empty(limit, np.int32)
+    for t in range(limit):
+        y = max((scores[t] - top) * np.float32(1.4426950408889634), np.float32(-126.0))
+        n = np.floor(y + np.float32(0.5))
+        f = (y - n) * np.float32(0.6931471805599453)
+        z = np.float32(1.0 / 720) * f + np.float32(1.0 / 120)
+        z = z * f + np.float32(1.0 / 24)
+        z = z * f + np.float32(1.0 / 6)
+        z = z * f + np.float32(0.5)
+        scores[t] = (z * f + np.float32(1)) * f + np.float32(1)
+        powers[t] = (np.int32(n) + np.int32(127)) << np.int32(23)
+    scale = powers.view(np.float32)
+    mass = np.float32(0)
+    for t in range(limit):
+        scores[t] *= scale[t]
+        mass += scores[t]
+    for t in range(limit, scores.shape[0]):
+        scores[t] = 0
+    return mass

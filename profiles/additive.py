@@ -1,0 +1,122 @@
+"""Isotonic additive regression: time = bias + one non-decreasing curve per axis + kappa * context.
+
+Owns the solver and the test of what a design of cells can tell apart; knows nothing of verify, draft or files. The
+relative least squares over non-decreasing curves is a convex problem in the curves' increments, so it is solved exactly
+as non-negative least squares (Lawson-Hanson). Alternating pool-adjacent-violators passes reach the same optimum, but
+crawl when the axes are correlated, as requests and rows always are. Legend: `n` cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from dsbench.profiles.curve import Curve, FloatArray, IntArray
+
+TIE_BREAK = (
+    1e-4  # weight of the ridge that decides between equally good fits; moves a determined one by about its square
+)
+RANK_TOLERANCE = 1e-3  # a direction of the unit-norm design below this share of the largest one is not determined
+LEAST_BIAS = 1e-9  # seconds; a pass is never free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdditiveFit:
+    """The fitted parts, in seconds."""
+
+    bias: float
+    curves: tuple[Curve, ...]  # one per axis
+    kappa: float  # seconds per context token
+
+    def predict(self, axes: Sequence[IntArray], context: IntArray) -> FloatArray:
+        """Seconds of each cell [n]; a level that was not fitted is interpolated."""
+        total = self.bias + self.kappa * np.asarray(context, np.float64)
+        for curve, levels in zip(self.curves, axes, strict=True):
+            total = total + curve.value(levels, above=curve.outer_slope)
+        return np.asarray(total, np.float64)
+
+
+def fit_additive(
+    axes: Sequence[IntArray], context: IntArray, seconds: FloatArray, *, free: Sequence[bool], rounds: int = 10
+) -> AdditiveFit:
+    """Fit n cells by least squares of the relative residual, outliers held back by Huber weights.
+
+    axes: integer levels [n] each; context: tokens [n]; seconds: [n], > 0. Each curve is 0 at its lowest level and does
+    not decrease; bias and kappa are not negative. Where cells cannot tell two parts apart, the time goes to the bias
+    and to the axes marked `free`, not to the others or to kappa.
+    """
+    levels = [np.unique(axis) for axis in axes]
+    increments = [
+        (axis[:, None] >= level[None, 1:]).astype(np.float64) for axis, level in zip(axes, levels, strict=True)
+    ]
+    columns = np.hstack([np.ones((len(seconds), 1)), *increments, np.asarray(context, np.float64)[:, None]])
+    counts = [part.shape[1] for part in increments]
+    held = np.concatenate(
+        [[0.0], *[np.full(count, 0.0 if f else TIE_BREAK) for count, f in zip(counts, free, strict=True)], [TIE_BREAK]]
+    )
+    relative = columns / seconds[:, None]
+    weight = np.ones(len(seconds))
+    solution = np.zeros(columns.shape[1])
+    for _ in range(rounds):
+        solution = _solve(relative, weight, held)
+        updated = _huber(relative @ solution - 1.0)
+        settled = np.abs(updated - weight).max() < 1e-3
+        weight = updated
+        if settled:
+            break
+    curves = []
+    parts = np.split(solution[1:-1], np.cumsum(counts)[:-1])
+    for level, part in zip(levels, parts, strict=True):
+        curves.append(Curve(tuple(map(int, level)), (0.0, *map(float, np.cumsum(part)))))
+    return AdditiveFit(bias=max(float(solution[0]), LEAST_BIAS), curves=tuple(curves), kappa=float(solution[-1]))
+
+
+def _solve(relative: FloatArray, weight: FloatArray, held: FloatArray) -> FloatArray:
+    """argmin over x >= 0 of sum weight * (relative @ x - 1)^2 + |held * x|^2, in columns of unit norm."""
+    root = np.sqrt(weight)
+    design = relative * root[:, None]
+    norm = np.linalg.norm(design, axis=0)
+    norm[norm == 0.0] = 1.0
+    penalised = np.flatnonzero(held)
+    ridge = np.zeros((len(penalised), design.shape[1]))
+    ridge[np.arange(len(penalised)), penalised] = held[penalised]
+    target = np.concatenate([root, np.zeros(len(penalised))])
+    solution, _ = nnls(np.vstack([design / norm, ridge]), target, maxiter=30 * design.shape[1] + 100)
+    return np.asarray(solution / norm, np.float64)
+
+
+def _huber(residual: FloatArray) -> FloatArray:
+    """Weights [n] of relative residuals [n]: 1 up to 2.5 robust deviations (at least 0.5%), then falling as 1/|r|."""
+    size = np.abs(residual)
+    limit = max(2.5 * 1.4826 * float(np.median(size)), 0.005)
+    return np.asarray(np.minimum(1.0, limit / np.maximum(size, limit)), np.float64)
+
+
+def confounded(axes: Sequence[IntArray], context: IntArray, names: Sequence[str]) -> tuple[str, ...]:
+    """The values that these cells do not determine, as `name(level)` or `kappa`; empty for a sound design.
+
+    Values are relative to the lowest level, as in the table; one is determined when no direction in the null space of the (unconstrained) design moves it. For two axes this
+    means that the graph, with the levels of both as its nodes and the cells as its edges, is connected: on the diagonal
+    M = R*(G+1) alone every cell is an island, and time can move freely between alpha and theta. Non-negativity may
+    narrow such a value down; it is listed all the same.
+    """
+    spread = np.asarray(context, np.float64) - np.mean(context)
+    columns = [np.ones((len(spread), 1))]
+    labels = ["bias"]
+    for axis, name in zip(axes, names, strict=True):
+        level = np.unique(axis)[1:]
+        columns.append((axis[:, None] == level[None, :]).astype(np.float64))
+        labels.extend(f"{name}({int(value)})" for value in level)
+    design = np.hstack([*columns, spread[:, None]])
+    labels.append("kappa")
+    norm = np.linalg.norm(design, axis=0)
+    norm[norm == 0.0] = 1.0
+    _, singular, directions = np.linalg.svd(design / norm, full_matrices=True)
+    padded = np.zeros(len(labels))
+    padded[: len(singular)] = singular
+    null = directions[padded < RANK_TOLERANCE * padded[0]]  # [d, parameters]
+    loose = np.linalg.norm(null, axis=0) > 1e-3
+    return tuple(label for label, moves in zip(labels, loose, strict=True) if moves and label != "bias")

@@ -1,0 +1,41 @@
+"""The packed rows of one target (or drafter) pass, and where each of them lives. Holds no weights and no policy.
+
+Shape legend: `R` requests, `M` packed rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows of all requests, front-packed: request r owns rows cu_rows[r]:cu_rows[r+1]."""
+
+    ids: Tensor  # [M] int64 token ids
+    positions: Tensor  # [M] int64 absolute positions
+    cu_rows: Tensor  # [R+1] int32
+    context: Tensor  # [R] int32 tokens in the pages before the request's first row
+    pages: Tensor  # [R, N] int32 page table
+    request: Tensor  # [M] int64 index of the row's request within the batch
+    logit_rows: Tensor | None = None  # int64 rows whose logits are wanted; None = all
+
+    @property
+    def requests(self) -> int:
+        return self.context.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.ids.shape[0]
+
+
+def ragged_positions(context: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """cu_rows [R+1] int32, request index [M] and positions [M] int64 of `counts[r]` rows that follow `context[r]` tokens."""
+    cu_rows = torch.zeros(counts.shape[0] + 1, dtype=torch.int32, device=counts.device)
+    cu_rows[1:] = counts.cumsum(0)
+    index = torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts.long())
+    within = torch.arange(index.shape[0], device=counts.device) - cu_rows.long()[index]
+    return cu_rows, index, context.long()[index] + within

@@ -1,0 +1,1 @@
+"""Drafters behind one seam: `propose -> Draft`, `observe(committed hidden states)`."""

@@ -1,0 +1,69 @@
+"""The seam between engine and drafters: `propose -> Draft`, `observe(committed hidden states)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dsbench.runtime.batch import Batch
+from dsbench.runtime.request import Request
+from dsbench.runtime.sampling import Sampling
+from dsbench.runtime.state import StatePool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What was proposed for R requests. Confidence logits are raw: calibration is the planner's."""
+
+    tokens: Tensor  # [R, G] int64 vocabulary ids; columns past `depth` were not drafted
+    confidence: Tensor  # [R, G] fp32 logit of P(draft j accepted | drafts before it accepted), token-conditioned
+    free: Tensor  # [R, G] fp32 the same from the hidden state alone: known before any token is drawn
+    probabilities: Tensor | None  # [R, G, V'] fp32, the law each draft was drawn from; residual rule only
+    depth: int  # columns that were drafted
+
+
+class Drafter(Protocol):
+    """A drafter of blocks of `block` tokens. Taps are the target layers whose outputs it reads."""
+
+    block: int
+    taps: tuple[int, ...]
+    vocabulary: Tensor  # [V'] int64 ids it can propose
+    digest: str
+
+    def pool_layers(self) -> tuple[tuple[int, int], ...]:
+        """(kv heads, head width) of each layer it keeps in the pool."""
+
+    def propose(
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: int
+    ) -> Draft: ...
+
+    def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
+        """Takes in the tapped states [M, len(taps) * D] of a target pass; rows later rejected are overwritten."""
+
+
+class NoDrafter:
+    """Proposes nothing: plain decoding."""
+
+    block = 0
+    taps: tuple[int, ...] = ()
+    digest = "none"
+
+    def __init__(self, device: torch.device) -> None:
+        self.vocabulary = torch.empty(0, dtype=torch.int64, device=device)
+
+    def pool_layers(self) -> tuple[tuple[int, int], ...]:
+        return ()
+
+    def propose(
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: int
+    ) -> Draft:
+        n, device = len(requests), self.vocabulary.device
+        nothing = torch.empty(n, 0, dtype=torch.float32, device=device)
+        return Draft(tokens=nothing.long(), confidence=nothing, free=nothing, probabilities=None, depth=0)
+
+    def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
+        """Nothing to keep."""

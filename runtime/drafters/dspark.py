@@ -1,0 +1,153 @@
+"""The DSpark block drafter at run time: one parallel pass over G rows, then a light sequential head, left to right.
+
+Source: arXiv 2607.05147, eq. 2-8. The anchor row predicts the first draft; mask rows the others. Context keys and
+values come from tapped target states of committed tokens, strictly before the anchor; block rows see each other.
+Shapes: R requests, G block, D hidden, V' draft vocabulary, r head rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsbench.kernels.attention import paged_attention
+from dsbench.runtime.batch import Batch, ragged_positions
+from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target, read_drafter
+from dsbench.runtime.drafters.draft import Draft
+from dsbench.runtime.drafters.heads import head_feature
+from dsbench.runtime.request import Request
+from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
+from dsbench.runtime.state import StatePool
+from dsbench.runtime.targets.dense import DenseTarget, layer_weights, split_heads
+from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotate
+
+
+class DSparkDrafter:
+    """Weights of a block drafter beside the target whose embedding and head it borrows. `first_layer`: its first in the pool."""
+
+    def __init__(self, shape: DrafterShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
+        check_against_target(shape, target.shape, target.digest)
+        self.shape, self.digest, self.block, self.taps = shape, digest, shape.block, shape.taps
+        self.first_layer = target.shape.layers
+        self.layers = [layer_weights(shape.layer, weights, f"layers.{i}.") for i in range(shape.layer.layers)]
+        self.fc, self.hidden_norm, self.norm = weights["fc.weight"], weights["hidden_norm.weight"], weights["norm.weight"]
+        self.embedding = weights.get("embed_tokens.weight", target.embedding)
+        ids = weights.get("draft_vocab_ids")
+        self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids.long()
+        self.head = weights.get("lm_head.weight", target.head)
+        if self.head.shape[0] != self.vocabulary.shape[0]:
+            self.head = self.head[self.vocabulary].contiguous()
+        self.mask = weights["mask_embedding"] if shape.mask_token is None else self.embedding[shape.mask_token]
+        self.sequential = {k.removeprefix("markov_head."): w for k, w in weights.items() if k.startswith("markov_head.")}
+        self.confidence = _linear(weights, "confidence_head.proj")
+        self.confidence_free = _linear(weights, "confidence_head_free.proj")
+        self.cos, self.sin = target.cos, target.sin
+
+    def pool_layers(self) -> tuple[tuple[int, int], ...]:
+        return ((self.shape.layer.kv_heads, self.shape.layer.head_width),) * self.shape.layer.layers
+
+    @torch.inference_mode()
+    def propose(
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: int
+    ) -> Draft:
+        """Drafts `depth` <= G tokens per request; pages must reach G slots past the committed ones."""
+        device = self.norm.device
+        start = torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device)
+        anchor = torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device)
+        table = pool.table([r.id for r in requests])
+        hidden = self.backbone(anchor, start, table, pool)
+        return self.draw(hidden, anchor, start.long(), sampling, rule=rule, depth=depth)
+
+    def backbone(self, anchor: Tensor, start: Tensor, table: Tensor, pool: StatePool) -> Tensor:
+        """Hidden states [R, G, D] after the final norm, of blocks that follow `start` [R] committed tokens."""
+        requests, block = anchor.shape[0], self.block
+        cu_rows, index, positions = ragged_positions(start, torch.full_like(start, block))
+        batch = Batch(
+            ids=positions, positions=positions, cu_rows=cu_rows, context=start, pages=table, request=index
+        )  # ids unused
+        slots, cos, sin = pool.slots(batch), self.cos[positions], self.sin[positions]
+        x = self.mask.expand(requests, block, -1).clone()
+        x[:, 0] = self.embedding[anchor]
+        x = x.reshape(requests * block, -1)
+        eps = self.shape.layer.norm_eps
+        for i, layer in enumerate(self.layers):
+            q, k, v = split_heads(F.linear(rms_norm(x, layer.input_norm, eps), layer.qkv), self.shape.layer, layer)
+            pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
+            keys, values = pool.layer(self.first_layer + i)
+            mixed = paged_attention(rotate(q, cos, sin), keys, values, table, cu_rows, start, causal=False)
+            x = x + F.linear(mixed.flatten(1), layer.output)
+            x = x + gated_mlp(rms_norm(x, layer.mlp_norm, eps), layer.gate_up, layer.down)
+        return rms_norm(x, self.norm, eps).view(requests, block, -1)
+
+    def draw(
+        self, hidden: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str, depth: int
+    ) -> Draft:
+        """The sequential head over hidden [R, G, D]: tokens and confidences of the first `depth` slots."""
+        requests, block = hidden.shape[:2]
+        tokens = anchor.new_zeros(requests, block)
+        confidence = hidden.new_zeros(requests, block, dtype=torch.float32)
+        laws: list[Tensor] = []
+        keep_laws = rule == "residual"
+        base = F.linear(hidden[:, :depth], self.head)
+        previous, state = anchor, hidden.new_zeros(requests, max(self.shape.rank, 1))
+        for j in range(depth):
+            h, logits = hidden[:, j], base[:, j]
+            if self.shape.head != "none":
+                e = self.sequential["markov_w1.weight"][previous]
+                feature, state = head_feature(self.shape.head, self.sequential, e, h, state)
+                logits = logits + F.linear(feature, self.sequential["markov_w2.weight"])
+                confidence[:, j] = self._confidence(h, e)
+            else:
+                confidence[:, j] = self._confidence(h, None)
+            position = start + j + 1
+            if keep_laws:
+                law = distribution(logits, sampling)
+                laws.append(law)
+                previous = self.vocabulary[inverse_cdf(law, keyed_uniforms(sampling, position, Purpose.DRAFT))]
+            else:
+                previous = coupled_choice(logits, sampling, position, self.vocabulary)
+            tokens[:, j] = previous
+        free = confidence if self.confidence_free is None else F.linear(hidden, *self.confidence_free).squeeze(-1).float()
+        return Draft(
+            tokens=tokens, confidence=confidence, free=free, depth=depth,
+            probabilities=torch.stack(laws, dim=1) if laws else None,
+        )  # fmt: skip
+
+    def _confidence(self, h: Tensor, e: Tensor | None) -> Tensor:
+        """Logit [R] that the slot's draft passes if the ones before it did; 0 (even odds) without a confidence head."""
+        if self.confidence is None:
+            return h.new_zeros(h.shape[0], dtype=torch.float32)
+        x = torch.cat([h, e], dim=-1) if self.shape.confidence_with_token and e is not None else h
+        return F.linear(x, *self.confidence).squeeze(-1).float()
+
+    @torch.inference_mode()
+    def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
+        """Context keys and values of every row of a target pass, into the rows' own slots.
+
+        Rows that end up rejected are written too: they lie past the committed length, where nobody reads, and the next
+        pass over those positions overwrites them.
+        """
+        context = rms_norm(F.linear(taps, self.fc), self.hidden_norm, self.shape.layer.norm_eps)
+        slots, cos, sin = pool.slots(batch), self.cos[batch.positions], self.sin[batch.positions]
+        q_rows = self.shape.layer.heads * self.shape.layer.head_width
+        width = self.shape.layer.head_width
+        for i, layer in enumerate(self.layers):
+            k, v = F.linear(context, layer.qkv[q_rows:]).unflatten(-1, (-1, width)).chunk(2, dim=1)
+            assert layer.k_norm is not None
+            k = rms_norm(k, layer.k_norm, self.shape.layer.norm_eps)
+            pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
+
+
+def load_drafter(folder: Path, target: DenseTarget) -> DSparkDrafter:
+    """The drafter of a checkpoint folder, on the target's device and in its dtype."""
+    shape, weights, digest = read_drafter(folder, target.device, target.dtype)
+    return DSparkDrafter(shape, weights, digest, target)
+
+
+def _linear(weights: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
+    weight = weights.get(name + ".weight")
+    return None if weight is None else (weight, weights[name + ".bias"])

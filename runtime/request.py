@@ -1,0 +1,86 @@
+"""What a user asks for, and how far it has come. No torch here: workloads import this module.
+
+Words: a request's `tokens` are prompt and output; the last of them, the anchor, is committed text that the target has
+not run yet, so the pages hold len(tokens) - 1 positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dsbench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request samples. temperature 0 is greedy; top_k 0 and top_p 1 keep the whole vocabulary."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    max_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise UsageError(f"temperature must be >= 0, got {self.temperature}")
+        if self.top_k < 0:
+            raise UsageError(f"top-k must be >= 0 (0 = off), got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p must be in (0, 1], got {self.top_p}")
+        if self.max_tokens < 1:
+            raise UsageError(f"max-tokens must be >= 1, got {self.max_tokens}")
+        if any(not text for text in self.stop):
+            raise UsageError("a stop string must not be empty")
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any]) -> SamplingParams:
+        """Raises UsageError for a key that is no field."""
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise UsageError(f"unknown sampling setting {sorted(unknown)[0]!r}")
+        return cls(**values)
+
+
+def request_seed(run_seed: int, workload: str, prompt: str, replica: int = 0) -> int:
+    """A signed 64-bit seed of (run seed, workload, prompt id, replica): no two requests share noise."""
+    text = f"{run_seed}\x1f{workload}\x1f{prompt}\x1f{replica}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request. `canonical` is the pinned text's output tokens, if the run commits a recorded text."""
+
+    id: int
+    name: str
+    workload: str
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    canonical: list[int] | None = None
+    output: list[int] = field(default_factory=list)
+    finish_reason: str | None = None  # "stop" (EOS or a stop string), "length", "cancelled"
+    rounds: int = 0  # verify rounds so far; keys the residual rule's noise
+    text: str | None = None  # the output cut before a stop string, where one came
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def committed(self) -> int:
+        """Positions whose keys and values the pages hold: all tokens but the anchor (the prompt alone before prefill)."""
+        return len(self.prompt_ids) + max(0, len(self.output) - 1)
+
+    @property
+    def anchor(self) -> int:
+        return self.output[-1] if self.output else self.prompt_ids[-1]
+
+    @property
+    def allowed(self) -> int:
+        """Tokens it may still emit."""
+        return self.sampling.max_tokens - len(self.output)

@@ -1,0 +1,112 @@
+"""From logits to a token: one function for target and drafter, so that what is sampled is what is tested.
+
+Two rules (design: acceptance). Coupled: argmax(logits / T + Gumbel noise of (request, position)), the same noise for
+draft and target. Residual: inverse-CDF draws whose uniforms are keyed by (request, position, round, purpose).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from dsbench.kernels.gumbel import gumbel_argmax
+from dsbench.kernels.philox import uniforms
+from dsbench.runtime.request import Request
+
+
+class Purpose(IntEnum):
+    """What a uniform of the residual rule is for; part of its key, so that no two uses share a number."""
+
+    DRAFT = 1
+    ACCEPT = 2
+    RESAMPLE = 3
+    BONUS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """The sampling settings of R requests as tensors, [R] each."""
+
+    temperature: Tensor  # fp32
+    top_k: Tensor  # int64, 0 = off
+    top_p: Tensor  # fp32, 1 = off
+    seed: Tensor  # int64
+    round: Tensor  # int64, verify rounds so far
+    plain: bool  # nobody uses top-k or top-p
+
+    def rows(self, index: Tensor) -> Sampling:
+        """The settings of rows that belong to requests `index` [n]."""
+        return Sampling(
+            temperature=self.temperature[index],
+            top_k=self.top_k[index],
+            top_p=self.top_p[index],
+            seed=self.seed[index],
+            round=self.round[index],
+            plain=self.plain,
+        )
+
+
+def sampling_of(requests: Sequence[Request], device: torch.device) -> Sampling:
+    params = [r.sampling for r in requests]
+    return Sampling(
+        temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
+        top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
+        top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
+        seed=torch.tensor([p.seed for p in params], dtype=torch.int64, device=device),
+        round=torch.tensor([r.rounds for r in requests], dtype=torch.int64, device=device),
+        plain=all(p.top_k == 0 and p.top_p == 1 for p in params),
+    )
+
+
+def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits [n, V] in fp32 with what top-k and top-p exclude at -inf. Top-k first, then top-p on the tempered rest.
+
+    At temperature 0 nothing is excluded: the argmax always survives. Ties at the k-th value all stay.
+    """
+    x = logits.float()
+    if sampling.plain:
+        return x
+    ordered, order = x.sort(dim=-1, descending=True, stable=True)
+    k = torch.where(sampling.top_k > 0, sampling.top_k, x.shape[-1]).clamp(max=x.shape[-1])
+    kth = ordered.gather(-1, (k - 1)[:, None])
+    x = x.masked_fill(x < kth, float("-inf"))
+    tempered = ordered.masked_fill(ordered < kth, float("-inf")) / _scale(sampling)
+    before = tempered.double().softmax(-1).cumsum(-1).roll(1, dims=-1)
+    before[:, 0] = 0
+    out = torch.zeros_like(x, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p.double()[:, None])
+    out &= (sampling.temperature > 0)[:, None] & (sampling.top_p < 1)[:, None]
+    return x.masked_fill(out, float("-inf"))
+
+
+def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Probabilities [n, V] fp32 of the law that is sampled; one-hot at temperature 0."""
+    x = admissible(logits, sampling)
+    greedy = torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0)
+    return torch.where((sampling.temperature > 0)[:, None], (x / _scale(sampling)).softmax(-1), greedy)
+
+
+def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> Tensor:
+    """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] names the columns' vocabulary ids."""
+    x = admissible(logits, sampling)
+    return ids[gumbel_argmax(x, sampling.temperature, sampling.seed, positions, ids)]
+
+
+def keyed_uniforms(sampling: Sampling, positions: Tensor, purpose: Purpose) -> Tensor:
+    """fp64 [n] in (0, 1), keyed by (request, position, round, purpose)."""
+    return uniforms(sampling.seed, positions, sampling.round, int(purpose))
+
+
+def inverse_cdf(weights: Tensor, u: Tensor) -> Tensor:
+    """Index [n] drawn from rows of non-negative weights [n, V] (need not sum to 1) by uniforms u fp64 [n]."""
+    mass = weights.double().cumsum(-1)
+    at = torch.searchsorted(mass, (u * mass[:, -1])[:, None], right=True).squeeze(-1)
+    last = weights.shape[-1] - 1 - weights.gt(0).flip(-1).to(torch.int8).argmax(-1)  # never past the last token with mass
+    return torch.minimum(at, last)
+
+
+def _scale(sampling: Sampling) -> Tensor:
+    return torch.where(sampling.temperature > 0, sampling.temperature, torch.ones_like(sampling.temperature))[:, None]

@@ -1,0 +1,1 @@
+"""Targets: the model whose distribution is kept. Loading, tokenizer, the dense decoder."""

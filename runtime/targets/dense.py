@@ -1,0 +1,145 @@
+"""A dense decoder (Llama and Qwen3 layouts) over paged keys and values. The target of the runtime.
+
+`forward(batch) -> logits, taps` runs exactly the packed rows; it neither samples nor decides what is kept.
+Shapes: M rows, D hidden, V vocabulary, H heads, K key-value heads, E head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsbench.errors import UsageError
+from dsbench.kernels.attention import paged_attention
+from dsbench.runtime.batch import Batch
+from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotary_table, rotate
+from dsbench.runtime.targets.shape import ModelShape
+
+if TYPE_CHECKING:
+    from dsbench.runtime.state import StatePool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Weights of one decoder layer, projections fused row-wise."""
+
+    input_norm: Tensor  # [D]
+    qkv: Tensor  # [(H + 2K) E, D]
+    output: Tensor  # [D, H E]
+    mlp_norm: Tensor  # [D]
+    gate_up: Tensor  # [2 I, D]
+    down: Tensor  # [D, I]
+    q_norm: Tensor | None  # [E]
+    k_norm: Tensor | None  # [E]
+
+
+class DenseTarget:
+    """Weights and shape of the model whose distribution is kept. Stateless: keys and values live in a StatePool."""
+
+    def __init__(self, shape: ModelShape, weights: dict[str, Tensor], *, digest: str) -> None:
+        self.shape = shape
+        self.digest = digest
+        self.embedding = _take(weights, "model.embed_tokens.weight", (shape.vocab, shape.hidden))
+        self.head = self.embedding if shape.tied else _take(weights, "lm_head.weight", (shape.vocab, shape.hidden))
+        self.norm = _take(weights, "model.norm.weight", (shape.hidden,))
+        self.layers = [layer_weights(shape, weights, f"model.layers.{i}.") for i in range(shape.layers)]
+        self.dtype, self.device = self.norm.dtype, self.norm.device
+        self.cos, self.sin = rotary_table(shape.context, shape.head_width, shape.rope_theta, self.device)
+
+    def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+        """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].
+
+        Writes the rows' keys and values into the pool at their positions; a tap is the residual stream after a layer.
+        """
+        slots = pool.slots(batch)
+        cos, sin = self.cos[batch.positions], self.sin[batch.positions]
+        x = self.embedding[batch.ids]
+        tapped: list[Tensor] = []
+        for index, layer in enumerate(self.layers):
+            x = x + self._attend(layer, index, rms_norm(x, layer.input_norm, self.shape.norm_eps), batch, pool, slots, cos, sin)
+            x = x + gated_mlp(rms_norm(x, layer.mlp_norm, self.shape.norm_eps), layer.gate_up, layer.down)
+            if index in taps:
+                tapped.append(x)
+        last = x if batch.logit_rows is None else x[batch.logit_rows]
+        logits = F.linear(rms_norm(last, self.norm, self.shape.norm_eps), self.head)
+        return logits, torch.cat(tapped, dim=-1) if tapped else x.new_empty(x.shape[0], 0)
+
+    def _attend(
+        self, layer: Layer, index: int, x: Tensor, batch: Batch, pool: StatePool, slots: Tensor, cos: Tensor, sin: Tensor
+    ) -> Tensor:
+        q, k, v = split_heads(F.linear(x, layer.qkv), self.shape, layer)
+        pool.write(index, slots, rotate(k, cos, sin), v)
+        keys, values = pool.layer(index)
+        mixed = paged_attention(
+            rotate(q, cos, sin), keys, values, batch.pages, batch.cu_rows, batch.context, causal=True
+        )
+        return F.linear(mixed.flatten(1), layer.output)
+
+
+def split_heads(qkv: Tensor, shape: ModelShape, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
+    """q [M, H, E], k and v [M, K, E] from the fused projection, per-head norms applied where the layout has them."""
+    width = shape.head_width
+    q, k, v = qkv.split((shape.heads * width, shape.kv_heads * width, shape.kv_heads * width), dim=-1)
+    q, k, v = q.unflatten(-1, (-1, width)), k.unflatten(-1, (-1, width)), v.unflatten(-1, (-1, width))
+    if layer.q_norm is not None and layer.k_norm is not None:
+        q, k = rms_norm(q, layer.q_norm, shape.norm_eps), rms_norm(k, layer.k_norm, shape.norm_eps)
+    return q, k, v
+
+
+def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str) -> Layer:
+    """One layer from Hugging Face names under `prefix`. Raises UsageError naming a tensor that lacks or misfits."""
+    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+
+    def take(name: str, *size: int) -> Tensor:
+        return _take(weights, prefix + name + ".weight", size)
+
+    return Layer(
+        input_norm=take("input_layernorm", d),
+        qkv=torch.cat(
+            [take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)]
+        ),
+        output=take("self_attn.o_proj", d, q),
+        mlp_norm=take("post_attention_layernorm", d),
+        gate_up=torch.cat([take("mlp.gate_proj", shape.mlp, d), take("mlp.up_proj", shape.mlp, d)]),
+        down=take("mlp.down_proj", d, shape.mlp),
+        q_norm=take("self_attn.q_norm", shape.head_width) if shape.qk_norm else None,
+        k_norm=take("self_attn.k_norm", shape.head_width) if shape.qk_norm else None,
+    )
+
+
+def _take(weights: dict[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
+    tensor = weights.get(name)
+    if tensor is None:
+        raise UsageError(f"the checkpoint lacks the tensor {name}", hint="config.json may belong to another model")
+    if tuple(tensor.shape) != size:
+        raise UsageError(f"tensor {name} has shape {list(tensor.shape)}, the config says {list(size)}")
+    return tensor
+
+
+def random_weights(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
+    """Random weights at true size (std 0.02, norms 1): for cost work only. Layer by layer, so that 8B fits beside nothing."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def noise(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, device=device, dtype=dtype) * 0.02
+
+    q, kv, d = shape.heads * shape.head_width, shape.kv_heads * shape.head_width, shape.hidden
+    one = torch.ones(d, device=device, dtype=dtype)
+    weights = {"model.embed_tokens.weight": noise(shape.vocab, d), "model.norm.weight": one}
+    if not shape.tied:
+        weights["lm_head.weight"] = noise(shape.vocab, d)
+    for i in range(shape.layers):
+        p = f"model.layers.{i}."
+        weights |= {p + "input_layernorm.weight": one, p + "post_attention_layernorm.weight": one}
+        weights |= {p + "self_attn.q_proj.weight": noise(q, d), p + "self_attn.o_proj.weight": noise(d, q)}
+        weights |= {p + f"self_attn.{n}_proj.weight": noise(kv, d) for n in "kv"}
+        weights |= {p + f"mlp.{n}_proj.weight": noise(shape.mlp, d) for n in ("gate", "up")}
+        weights[p + "mlp.down_proj.weight"] = noise(d, shape.mlp)
+        if shape.qk_norm:
+            head = torch.ones(shape.head_width, device=device, dtype=dtype)
+            weights |= {p + "self_attn.q_norm.weight": head, p + "self_attn.k_norm.weight": head}
+    return weights

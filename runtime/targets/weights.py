@@ -1,0 +1,74 @@
+"""Reading safetensors checkpoints: one file or an index of several. Knows files and names, not architectures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dsbench.errors import UsageError
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint folder. Raises UsageError if there is none or one of the index is absent."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as problem:
+            raise UsageError(f"{index} is not a safetensors index: {problem!r}") from None
+        files = [folder / name for name in names]
+    else:
+        files = [folder / "model.safetensors"]
+    for file in files:
+        if not file.exists():
+            raise UsageError(f"weights file {file} does not exist", hint="the checkpoint is incomplete")
+    return files
+
+
+def read_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    """All tensors of a checkpoint on `device`, floating ones cast to `dtype`. Raises UsageError for a truncated or garbled file."""
+    weights: dict[str, Tensor] = {}
+    for file in checkpoint_files(folder):
+        try:
+            with safe_open(str(file), framework="pt") as reader:
+                for name in reader.keys():  # noqa: SIM118  (safe_open is no mapping)
+                    tensor = reader.get_tensor(name)
+                    weights[name] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+        except (SafetensorError, OSError) as problem:
+            raise UsageError(
+                f"{file} is not a whole safetensors file: {problem}", hint="it may be truncated; fetch it again"
+            ) from None
+    return weights
+
+
+def folder_digest(folder: Path) -> str:
+    """Short sha256 over config.json and the weights' bytes: the identity of a checkpoint in contracts.
+
+    It is computed once and kept beside the weights while their sizes and times stand.
+    """
+    files = [folder / "config.json", *checkpoint_files(folder)]
+    stamp = json.dumps([[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files])
+    memo = folder / ".digest.json"
+    if memo.exists():
+        try:
+            kept = json.loads(memo.read_text())
+            if kept["stamp"] == stamp:
+                return str(kept["digest"])
+        except (ValueError, KeyError, TypeError):
+            memo.unlink()
+    total = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                total.update(block)
+    digest = total.hexdigest()[:16]
+    try:
+        memo.write_text(json.dumps({"stamp": stamp, "digest": digest}))
+    except OSError:  # a read-only checkpoint is hashed each time
+        pass
+    return digest

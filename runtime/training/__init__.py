@@ -1,0 +1,1 @@
+"""Training a drafter: make data, cache features, train, evaluate, write a checkpoint with its card."""
