@@ -98,10 +98,10 @@ def _huber(residual: FloatArray) -> FloatArray:
 def confounded(axes: Sequence[IntArray], context: IntArray, names: Sequence[str]) -> tuple[str, ...]:
     """The values that these cells do not determine, as `name(level)` or `kappa`; empty for a sound design.
 
-    Values are relative to the lowest level, as in the table; one is determined when no direction in the null space of the (unconstrained) design moves it. For two axes this
-    means that the graph, with the levels of both as its nodes and the cells as its edges, is connected: on the diagonal
-    M = R*(G+1) alone every cell is an island, and time can move freely between alpha and theta. Non-negativity may
-    narrow such a value down; it is listed all the same.
+    Values are relative to the lowest level, as in the table; one is determined when no direction in the null space of
+    the (unconstrained) design moves it. For two axes this means that the graph, with the levels of both as its nodes
+    and the cells as its edges, is connected: on the diagonal M = R*(G+1) alone every cell is an island, and time can
+    move freely between alpha and theta. Non-negativity may narrow such a value down; it is listed all the same.
     """
     spread = np.asarray(context, np.float64) - np.mean(context)
     columns = [np.ones((len(spread), 1))]

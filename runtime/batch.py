@@ -39,3 +39,11 @@ def ragged_positions(context: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, T
     index = torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts.long())
     within = torch.arange(index.shape[0], device=counts.device) - cu_rows.long()[index]
     return cu_rows, index, context.long()[index] + within
+
+
+def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor) -> Batch:
+    """Front-packs anchor [R] and the first verified[r] drafts of [R, G] into one batch of M = sum(verified + 1) rows."""
+    cu_rows, index, positions = ragged_positions(context, verified + 1)
+    block = torch.cat([anchor[:, None], drafts], dim=1)
+    ids = block[index, positions - context.long()[index]]
+    return Batch(ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index)

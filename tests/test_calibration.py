@@ -205,6 +205,9 @@ def test_calibrating_helps_on_rounds_that_were_not_fitted():
     }
     identity, sts, platt = result["identity"], result["sts"], result["platt"]
     assert identity.before == identity.after == sts.before and platt.scored_on == "test"
+    seen = unseen.accepted >= 1
+    assert platt.after.conditional[1] == metrics.score(platt.apply(unseen.logits)[seen, 1], unseen.accepted[seen] >= 2)
+    assert platt.after.prefix[1] == metrics.score(platt.survival(unseen.logits)[:, 1], unseen.accepted >= 2)
     for k in range(3):
         before, after = platt.before.conditional[k], platt.after.conditional[k]
         assert after.ece < before.ece and after.log_loss < before.log_loss and after.brier < before.brier

@@ -22,6 +22,8 @@ from dsbench.runtime.targets.shape import ModelShape
 if TYPE_CHECKING:
     from dsbench.runtime.state import StatePool
 
+MARGIN = 128  # rotary positions past the context: a rectangular block may reach there, and is never committed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -48,7 +50,7 @@ class DenseTarget:
         self.norm = _take(weights, "model.norm.weight", (shape.hidden,))
         self.layers = [layer_weights(shape, weights, f"model.layers.{i}.") for i in range(shape.layers)]
         self.dtype, self.device = self.norm.dtype, self.norm.device
-        self.cos, self.sin = rotary_table(shape.context, shape.head_width, shape.rope_theta, self.device)
+        self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
 
     def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].

@@ -1,0 +1,159 @@
+"""The result store: runs/<name>/run.json, cells/<hash>/cell.json, rep-<n>/*.parquet, texts/<hash>.parquet. No torch.
+
+A repeat is the unit of loss: its folder appears whole or not at all. `cell.json` is written last. Nothing here knows
+what a number means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dsbench.errors import UsageError
+
+SCHEMA = 1
+TABLES = ("steps", "rounds", "requests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of a sweep: everything that its numbers depend on besides the contract and the sources."""
+
+    mode: str
+    batch: int
+    workload: str
+    accept: str
+    temperature: float
+    top_k: int
+    top_p: float
+    text: str  # pinned or free
+    seed: int
+    max_tokens: int
+    measured: int  # requests whose times count; the first `batch` of the queue warm the slots
+    lag: int
+    cost: str  # digest of the cost table, "" for an arm that plans without one
+
+    def key(self, contract: Mapping[str, str], sources: str) -> str:
+        """The cell's folder name: a hash of its parameters, the contract and the measured packages' sources."""
+        text = json.dumps([asdict(self), dict(sorted(contract.items())), sources], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cell_from(parameters: Mapping[str, Any]) -> Cell:
+    return Cell(**{f.name: parameters[f.name] for f in fields(Cell)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCell:
+    """A cell on disk. `status` is "done" or "partial" (some repeats, no cell.json)."""
+
+    folder: Path
+    cell: Cell
+    status: str
+    summary: dict[str, Any]
+    flags: list[str]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """steps, rounds or requests of all repeats, with a `rep` column."""
+        frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats_of(self.folder)]
+        return pd.concat([f.assign(rep=i) for i, f in enumerate(frames)], ignore_index=True)
+
+
+def repeats_of(folder: Path) -> list[Path]:
+    """Finished repeats in order."""
+    return sorted(folder.glob("rep-*"), key=lambda p: int(p.name.removeprefix("rep-")))
+
+
+class RunStore:
+    """One run's folder. Opening creates it; raises UsageError if it cannot be written or is another thing."""
+
+    def __init__(self, folder: Path, *, create: bool = False) -> None:
+        self.folder = folder
+        if create:
+            try:
+                (folder / "cells").mkdir(parents=True, exist_ok=True)
+                (folder / "texts").mkdir(exist_ok=True)
+                probe = folder / f".writable-{os.getpid()}"
+                probe.touch()
+                probe.unlink()
+            except OSError as problem:
+                raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint="name another --out") from None
+        elif not (folder / "run.json").exists():
+            raise UsageError(f"{folder} holds no run", hint="it lacks run.json; name the folder of a finished sweep")
+
+    @property
+    def exists(self) -> bool:
+        return (self.folder / "run.json").exists()
+
+    def write_run(self, body: Mapping[str, Any]) -> None:
+        write_atomically(self.folder / "run.json", json.dumps({"schema": SCHEMA, **body}, indent=2, default=str) + "\n")
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            body = json.loads((self.folder / "run.json").read_text())
+        except ValueError as problem:
+            raise UsageError(f"{self.folder / 'run.json'} is damaged: {problem}") from None
+        if not isinstance(body, dict) or body.get("schema") != SCHEMA:
+            raise UsageError(f"{self.folder / 'run.json'} is of another schema than {SCHEMA}")
+        return body
+
+    def cell_folder(self, key: str) -> Path:
+        return self.folder / "cells" / key
+
+    def repeats(self, key: str) -> int:
+        return len(repeats_of(self.cell_folder(key)))
+
+    def write_repeat(self, key: str, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Adds the next repeat of a cell, whole."""
+        folder = self.cell_folder(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".rep-", dir=folder))
+        try:
+            for name in TABLES:
+                tables[name].to_parquet(draft / f"{name}.parquet", index=False)
+            os.replace(draft, folder / f"rep-{self.repeats(key)}")
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def write_cell(self, key: str, cell: Cell, summary: Mapping[str, Any], flags: Sequence[str]) -> None:
+        body = {"schema": SCHEMA, "parameters": asdict(cell), "status": "done", "summary": summary, "flags": list(flags)}
+        write_atomically(self.cell_folder(key) / "cell.json", json.dumps(body, indent=2) + "\n")
+
+    def cells(self) -> list[StoredCell]:
+        """Cells with a cell.json, in a stable order (workload, batch, mode)."""
+        found = []
+        for path in (self.folder / "cells").glob("*/cell.json"):
+            body = json.loads(path.read_text())
+            found.append(
+                StoredCell(
+                    folder=path.parent, cell=cell_from(body["parameters"]), status=body["status"],
+                    summary=body["summary"], flags=body["flags"],
+                )
+            )  # fmt: skip
+        return sorted(found, key=lambda c: (c.cell.workload, c.cell.batch, c.cell.mode))
+
+
+def records_frame(records: Iterable[Any]) -> pd.DataFrame:
+    """A table of dataclass records, one column a field."""
+    return pd.DataFrame([asdict(r) for r in records])
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces `path` by `text` whole or not at all."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

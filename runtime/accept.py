@@ -1,0 +1,137 @@
+"""Acceptance: from the target's logits over the packed rows to what each request emits. Both rules, no policy.
+
+Row i of a request is the target's law at position context + i + 1; draft j (0-based) stands at that of row j.
+Shapes: R requests, G block, W = G + 1, M packed rows, V vocabulary, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsbench.runtime.batch import Batch
+from dsbench.runtime.drafters.draft import Draft
+from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
+
+UNSEEN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """accepted[r] drafts and one more token are emitted: tokens[r, :accepted[r] + 1]."""
+
+    accepted: Tensor  # [R] int64, within the committed window
+    tokens: Tensor  # [R, W] int64; what lies past accepted + 1 is not emitted
+    ceiling: Tensor  # [R] int64: accepted + 1 had the whole block been verified; UNSEEN where the arm cannot tell
+    flips: Tensor  # [R] int64: emitted tokens where this pass's own choice differs from the recorded text
+
+
+def pad_rows(values: Tensor, batch: Batch, width: int) -> Tensor:
+    """Packed [M, ...] -> [R, width, ...], zeros where a request has fewer rows."""
+    out = values.new_zeros(batch.requests, width, *values.shape[1:])
+    out[batch.request, batch.positions - batch.context.long()[batch.request]] = values
+    return out
+
+
+def judge_coupled(
+    logits: Tensor,
+    batch: Batch,
+    draft: Draft,
+    window: Tensor,
+    verified: Tensor,
+    sampling: Sampling,
+    recorded: Tensor | None = None,
+) -> Verdict:
+    """A draft is accepted iff it equals y = argmax(logits / T + noise); what is emitted is always y.
+
+    `recorded` [R, W] pins the text: where it is >= 0 that token stands in for y, and a difference counts as a flip.
+    """
+    width = draft.tokens.shape[1] + 1
+    vocabulary = torch.arange(logits.shape[-1], device=logits.device)
+    own = pad_rows(
+        coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, vocabulary), batch, width
+    )
+    chosen = own if recorded is None else torch.where(recorded >= 0, recorded, own)
+    column = torch.arange(width - 1, device=logits.device)
+    match = (draft.tokens == chosen[:, :-1]) & (column < verified[:, None])
+    whole = match.long().cumprod(-1).sum(-1)
+    accepted = torch.minimum(whole, window)
+    emitted = torch.arange(width, device=logits.device) <= accepted[:, None]
+    return Verdict(
+        accepted=accepted,
+        tokens=chosen,
+        ceiling=_ceiling(whole, verified, width - 1),
+        flips=((own != chosen) & emitted).sum(-1),
+    )
+
+
+def judge_residual(
+    logits: Tensor, batch: Batch, draft: Draft, window: Tensor, verified: Tensor, sampling: Sampling
+) -> Verdict:
+    """min(1, p/q), then the residual law at the first rejection, or a fresh draw from p past the window.
+
+    Uniforms are keyed by (request, position, round, purpose); a whole block's tail beyond the window feeds the ceiling.
+    """
+    requests, block = draft.tokens.shape
+    target = pad_rows(distribution(logits, sampling.rows(batch.request)), batch, block + 1)
+    positions = batch.context.long()[:, None] + 1 + torch.arange(block + 1, device=logits.device)
+    index = torch.arange(requests, device=logits.device)
+    tries = sampling.rows(index.repeat_interleave(block))
+    u = keyed_uniforms(tries, positions[:, :block].reshape(-1), Purpose.ACCEPT).view(requests, block)
+    law = draft.probabilities if draft.probabilities is not None else target.new_zeros(requests, 0, 1)
+    passed = residual_tests(draft.tokens, law, target, u, draft.depth)
+    whole = (passed & (torch.arange(block, device=logits.device) < verified[:, None])).long().cumprod(-1).sum(-1)
+    accepted = torch.minimum(whole, window)
+    at = positions[index, accepted]
+    u_resample = keyed_uniforms(sampling, at, Purpose.RESAMPLE)
+    u_bonus = keyed_uniforms(sampling, at, Purpose.BONUS)
+    last = residual_token(law, target, accepted, window, u_resample, u_bonus)
+    tokens = torch.cat([draft.tokens, draft.tokens.new_zeros(requests, 1)], dim=1)
+    tokens[index, accepted] = last
+    return Verdict(
+        accepted=accepted, tokens=tokens, ceiling=_ceiling(whole, verified, block), flips=torch.zeros_like(accepted)
+    )
+
+
+def residual_tests(tokens: Tensor, law: Tensor, target: Tensor, u: Tensor, depth: int) -> Tensor:
+    """Whether each draft passes on its own, bool [R, G]: u < min(1, p/q). law [R, depth, V] q over the vocabulary."""
+    passed = torch.zeros_like(tokens, dtype=torch.bool)
+    if depth:
+        drawn = tokens[:, :depth, None]
+        p = target[:, :depth].gather(-1, drawn).squeeze(-1).double()
+        q = law[:, :depth].gather(-1, drawn).squeeze(-1).double()
+        passed[:, :depth] = u[:, :depth] * q < p
+    return passed
+
+
+def residual_token(
+    law: Tensor, target: Tensor, accepted: Tensor, window: Tensor, u_resample: Tensor, u_bonus: Tensor
+) -> Tensor:
+    """The token [R] after the accepted drafts: from norm(max(p - q, 0)) if a draft was rejected, else from p."""
+    index = torch.arange(accepted.shape[0], device=accepted.device)
+    p = target[index, accepted]
+    rejected = accepted < window
+    rest = p.clone()
+    if law.shape[1]:
+        q = law[index, accepted.clamp(max=law.shape[1] - 1)]
+        rest = torch.where(rejected[:, None], (p - q).clamp(min=0), p)
+    empty = rest.sum(-1) <= 0  # p and q equal to the last bit: the draft could not have been rejected by more
+    rest = torch.where(empty[:, None], p, rest)
+    return inverse_cdf(rest, torch.where(rejected, u_resample, u_bonus))
+
+
+def widen_law(law: Tensor, vocabulary: Tensor, size: int) -> Tensor:
+    """q over the draft vocabulary [R, G, V'] -> over the whole one [R, G, V]; zero outside."""
+    if law.shape[-1] == size:
+        return law
+    out = law.new_zeros(*law.shape[:-1], size)
+    out[..., vocabulary] = law
+    return out
+
+
+def _ceiling(whole: Tensor, verified: Tensor, block: int) -> Tensor:
+    """Known where a draft was rejected, or where the whole block was verified."""
+    seen = (whole < verified) | (verified >= block)
+    return torch.where(seen, whole + 1, torch.full_like(whole, UNSEEN))

@@ -1,0 +1,80 @@
+"""What is compared: a drafter, a policy that chooses windows, a layout of the verified rows, and what is committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsbench.errors import UsageError
+
+PLANNED = ("argmax", "early-stop", "threshold", "oracle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """`--mode` names a preset of these.
+
+    policy: full, fixed, threshold, early-stop, argmax, oracle or replay; layout: rectangular (every request pays the
+    same rows) or packed (exactly the kept rows); commit: all that was verified, or the window alone.
+    """
+
+    name: str
+    drafter: str  # "none" or "dspark"
+    policy: str
+    layout: str
+    commit: str
+    fixed: int | None = None  # window of the fixed policy
+    threshold: float = 0.0  # of the threshold policy
+
+    def depth(self, block: int) -> int:
+        """Draft tokens the sequential head must make."""
+        if self.drafter == "none":
+            return 0
+        return block if self.fixed is None else min(self.fixed, block)
+
+    @property
+    def planned(self) -> bool:
+        """Whether it needs a cost table."""
+        return self.policy in ("argmax", "early-stop", "oracle")
+
+
+def parse_arm(mode: str) -> Arm:
+    """An arm by its `--mode` name. Raises UsageError for a name that is none, with the list of those that are."""
+    name, _, detail = mode.partition(":")
+    if name == "none" and not detail:
+        return Arm(name=mode, drafter="none", policy="fixed", layout="packed", commit="all", fixed=0)
+    if name == "static":
+        fixed = _window(mode, detail) if detail else None
+        policy = "full" if fixed is None else "fixed"
+        return Arm(name=mode, drafter="dspark", policy=policy, layout="rectangular", commit="all", fixed=fixed)
+    if name == "no-trim" and not detail:
+        return Arm(name=mode, drafter="dspark", policy="full", layout="packed", commit="all")
+    if name in ("compact", "cap-accept"):
+        commit = "all" if name == "compact" else "window"
+        policy, _, value = (detail or "argmax").partition("=")
+        if policy in PLANNED and (policy == "threshold") == bool(value):
+            return Arm(
+                name=mode, drafter="dspark", policy=policy, layout="packed", commit=commit,
+                threshold=_threshold(mode, value) if value else 0.0,
+            )  # fmt: skip
+    if name == "mtp":
+        raise UsageError(f"mode {mode} needs a chain drafter, and none is trained yet", hint="use static or compact")
+    raise UsageError(
+        f"unknown mode {mode!r}",
+        hint="none, static, static:K, no-trim, compact[:early-stop|:threshold=P|:oracle] and the same after cap-accept",
+    )
+
+
+def _window(mode: str, detail: str) -> int:
+    if not detail.isdigit() or int(detail) < 1:
+        raise UsageError(f"mode {mode!r}: the window must be a whole number >= 1", hint="for none at all use --mode none")
+    return int(detail)
+
+
+def _threshold(mode: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1:
+        raise UsageError(f"mode {mode!r}: the threshold must lie between 0 and 1")
+    return number

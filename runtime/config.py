@@ -1,0 +1,30 @@
+"""How the engine runs. The only runtime configuration; what is compared is an Arm, how a request samples SamplingParams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsbench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Fields that hold for a whole run.
+
+    rule: coupled or residual. lag: steps between the confidences that set the budget and the step that uses them.
+    page: tokens a KV page. prefill_chunk: prompt tokens a prefill pass. page_seed: None keeps pages in order.
+    """
+
+    rule: str = "coupled"
+    lag: int = 0
+    page: int = 16
+    prefill_chunk: int = 512
+    page_seed: int | None = 0
+    record_rounds: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("coupled", "residual"):
+            raise UsageError(f"unknown acceptance rule {self.rule!r}", hint="coupled or residual")
+        for name, least in (("lag", 0), ("page", 1), ("prefill_chunk", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} must be >= {least}, got {getattr(self, name)}")

@@ -1,0 +1,283 @@
+"""The engine: one decode step on one screen, prefill, and what a finished request leaves behind.
+
+It sees ids, never text (a stop string is found by the `decode` it is given), and holds no policy: windows come from
+the planner, acceptance from the judges, pages from the pool. One path; the executor is eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsbench.errors import UsageError
+from dsbench.runtime.accept import Verdict, judge_coupled, judge_residual, widen_law
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.batch import Batch, pack_rows, ragged_positions
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import Draft, Drafter
+from dsbench.runtime.finish import extend
+from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
+from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
+from dsbench.runtime.request import Request
+from dsbench.runtime.sampling import (
+    Purpose,
+    Sampling,
+    coupled_choice,
+    distribution,
+    inverse_cdf,
+    keyed_uniforms,
+    sampling_of,
+)
+from dsbench.runtime.state import PoolShape, StatePool
+from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.timing import PhaseTimer
+
+
+class Engine:
+    """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together."""
+
+    def __init__(
+        self,
+        target: DenseTarget,
+        drafter: Drafter,
+        arm: Arm,
+        planner: Planner,
+        config: EngineConfig,
+        *,
+        tokens: int,
+        eos: frozenset[int],
+        decode: Callable[[Sequence[int]], str] | None = None,
+    ) -> None:
+        self.target, self.drafter, self.arm, self.planner, self.config = target, drafter, arm, planner, config
+        self.eos, self.decode = eos, decode
+        shape = target.shape
+        longest = -(-(shape.context + drafter.block + 1) // config.page)
+        layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
+        pages = -(-tokens // config.page)
+        self.pool = StatePool(
+            PoolShape(layers=layers, page=config.page, pages=pages, table=longest),
+            target.device,
+            target.dtype,
+            shuffle_seed=config.page_seed,
+        )
+        self.timer = PhaseTimer(target.device)
+        self.running: list[Request] = []
+        self.steps: list[StepRecord] = []
+        self.rounds: list[RoundRecord] = []
+        self.finished: list[RequestRecord] = []
+        self._admitted: dict[int, tuple[float, float]] = {}  # request id -> when admitted, when its first token came
+
+    @torch.inference_mode()
+    def step(self) -> StepRecord:
+        """One round for every running request: draft, plan, pack, verify, accept, commit."""
+        requests, phase, begin = self.running, self.timer.phase, self.timer.now()
+        self.timer.reset()
+        self._open_round(requests)
+        sampling = sampling_of(requests, self.target.device)
+        limits, context = self._limits(requests), sum(r.committed for r in requests)
+        with phase("draft"):
+            depth = self.arm.depth(self.drafter.block)
+            draft = self.drafter.propose(requests, sampling, self.pool, rule=self.config.rule, depth=depth)
+        with phase("plan"):
+            plan, inputs = self.planner.plan(requests, draft, limits, context)
+            verified = self._verified(plan, limits, depth)
+        with phase("pack"):
+            batch = self._pack(requests, draft, verified)
+        with phase("verify"):
+            logits, taps = self.target.forward(batch, self.pool, self.drafter.taps)
+            assert logits.shape[0] == batch.rows == int(verified.sum()) + len(requests), "executed rows are not the plan's"
+        with phase("accept"):
+            verdict = self._judge(requests, sampling, logits, batch, draft, plan, verified)
+        with phase("commit"):
+            self.drafter.observe(batch, taps, self.pool)
+            delivered = self._commit(requests, verdict)
+        self._record_rounds(requests, draft, plan, verified, verdict, delivered, batch)
+        record = self._record(begin, requests, batch, plan, inputs, verdict, delivered, context)
+        self._retire()
+        return record
+
+    @torch.inference_mode()
+    def admit(self, requests: Sequence[Request]) -> list[Request]:
+        """Gives pages to as many requests as fit, in order, and prefills them; returns those that did not fit.
+
+        Raises UsageError for a prompt that leaves no room for a token.
+        """
+        taken: list[Request] = []
+        for request in requests:
+            room = self.target.shape.context - len(request.prompt_ids)
+            if room < 1 or not request.prompt_ids:
+                raise UsageError(
+                    f"prompt {request.name} has {len(request.prompt_ids)} tokens, the context is {self.target.shape.context}",
+                    hint="shorten it, or leave it out" if request.prompt_ids else "a prompt must not be empty",
+                )
+            need = len(request.prompt_ids) + min(request.sampling.max_tokens, room) + self.drafter.block + 1
+            if not self.pool.open(request.id, need):
+                break
+            taken.append(request)
+            self._admitted[request.id] = (self.timer.now(), 0.0)
+        if taken:
+            self._prefill(taken)
+            self.running = self.running + taken
+            self._retire()
+        return list(requests[len(taken) :])
+
+    def _prefill(self, requests: Sequence[Request]) -> None:
+        """Runs the prompts through target and drafter in chunks; each request's first token comes from its last row."""
+        done = dict.fromkeys((r.id for r in requests), 0)
+        waiting = list(requests)
+        while waiting:
+            chunk: list[tuple[Request, int]] = []
+            left = self.config.prefill_chunk
+            for request in waiting:
+                count = min(left, len(request.prompt_ids) - done[request.id])
+                if count == 0:
+                    break
+                chunk.append((request, count))
+                left -= count
+            self._prefill_chunk(chunk, done)
+            waiting = [r for r in waiting if done[r.id] < len(r.prompt_ids)]
+
+    def _prefill_chunk(self, chunk: list[tuple[Request, int]], done: dict[int, int]) -> None:
+        device = self.target.device
+        context = torch.tensor([done[r.id] for r, _ in chunk], dtype=torch.int32, device=device)
+        cu_rows, index, positions = ragged_positions(context, torch.tensor([n for _, n in chunk], device=device))
+        ids = [t for r, n in chunk for t in r.prompt_ids[done[r.id] : done[r.id] + n]]
+        for request, count in chunk:
+            done[request.id] += count
+            self.pool.grow(request.id, done[request.id])
+        whole = [i for i, (r, _) in enumerate(chunk) if done[r.id] == len(r.prompt_ids)]
+        batch = Batch(
+            ids=torch.tensor(ids, device=device), positions=positions, cu_rows=cu_rows, context=context, request=index,
+            pages=self.pool.table([r.id for r, _ in chunk]), logit_rows=cu_rows[1:].long()[whole] - 1,
+        )  # fmt: skip
+        logits, taps = self.target.forward(batch, self.pool, self.drafter.taps)
+        self.drafter.observe(batch, taps, self.pool)
+        if whole:
+            self._first_tokens([chunk[i][0] for i in whole], logits)
+
+    def _first_tokens(self, requests: Sequence[Request], logits: Tensor) -> None:
+        sampling = sampling_of(requests, self.target.device)
+        positions = torch.tensor([len(r.prompt_ids) for r in requests], device=self.target.device)
+        if self.config.rule == "coupled":
+            tokens = coupled_choice(logits, sampling, positions, torch.arange(logits.shape[-1], device=logits.device))
+        else:
+            law = distribution(logits, sampling)
+            tokens = inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.BONUS))
+        for request, token in zip(requests, tokens.tolist(), strict=True):
+            first = request.canonical[0] if request.canonical else token
+            extend(request, [first], self.eos, self.decode, self._room(request))
+            self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
+
+    def _room(self, request: Request) -> int:
+        """Tokens the request may still emit, by its own limit and by the context."""
+        return min(request.allowed, self.target.shape.context - len(request.prompt_ids) - len(request.output))
+
+    def _limits(self, requests: Sequence[Request]) -> np.ndarray:
+        """Drafts each request may verify: G, or what is allowed less the bonus."""
+        return np.array([min(self.drafter.block, self._room(r) - 1) for r in requests], np.int64)
+
+    def _open_round(self, requests: Sequence[Request]) -> None:
+        """Pages up to the end of the block, and a new round for the noise keys."""
+        for request in requests:
+            self.pool.grow(request.id, request.committed + self.drafter.block + 1)
+            request.rounds += 1
+
+    def _verified(self, plan: VerifyPlan, limits: np.ndarray, depth: int) -> Tensor:
+        """Drafts per request that the target runs: the window, the whole block to see past it, or one shape for all."""
+        if self.arm.layout == "rectangular":
+            return torch.full_like(plan.window, depth)
+        if self.arm.commit == "window":
+            return torch.from_numpy(np.minimum(limits, depth)).to(plan.window)
+        return plan.window
+
+    def _pack(self, requests: Sequence[Request], draft: Draft, verified: Tensor) -> Batch:
+        device = self.target.device
+        return pack_rows(
+            torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device),
+            draft.tokens,
+            verified,
+            torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device),
+            self.pool.table([r.id for r in requests]),
+        )
+
+    def _judge(
+        self, requests: Sequence[Request], sampling: Sampling, logits: Tensor, batch: Batch, draft: Draft,
+        plan: VerifyPlan, verified: Tensor,
+    ) -> Verdict:  # fmt: skip
+        if self.config.rule == "residual":
+            if draft.probabilities is not None:
+                wide = widen_law(draft.probabilities, self.drafter.vocabulary, logits.shape[-1])
+                draft = replace(draft, probabilities=wide)
+            return judge_residual(logits, batch, draft, plan.window, verified, sampling)
+        recorded = self._recorded(requests, draft.tokens.shape[1] + 1)
+        return judge_coupled(logits, batch, draft, plan.window, verified, sampling, recorded)
+
+    def _recorded(self, requests: Sequence[Request], width: int) -> Tensor | None:
+        """The pinned text's next `width` tokens per request, -1 where none is recorded."""
+        if all(r.canonical is None for r in requests):
+            return None
+        rows = [(r.canonical or [])[len(r.output) : len(r.output) + width] for r in requests]
+        return torch.tensor([row + [-1] * (width - len(row)) for row in rows], device=self.target.device)
+
+    def _commit(self, requests: Sequence[Request], verdict: Verdict) -> list[int]:
+        """Extends each request by what was accepted and the token after it; returns tokens delivered per request."""
+        delivered = []
+        for request, accepted, tokens in zip(
+            requests, verdict.accepted.tolist(), verdict.tokens.tolist(), strict=True
+        ):
+            delivered.append(extend(request, tokens[: accepted + 1], self.eos, self.decode, self._room(request)))
+            self.pool.truncate(request.id, request.committed)
+        return delivered
+
+    def _retire(self) -> None:
+        now = self.timer.now()
+        for request in [r for r in self.running if r.finished]:
+            self.pool.release(request.id)
+            admitted, first = self._admitted.pop(request.id)
+            self.finished.append(
+                RequestRecord(
+                    request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
+                    prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=admitted,
+                    first_token=first, finished=now, finish_reason=str(request.finish_reason),
+                )
+            )  # fmt: skip
+        self.running = [r for r in self.running if not r.finished]
+
+    def _record(
+        self, begin: float, requests: Sequence[Request], batch: Batch, plan: VerifyPlan, inputs: PlanInputs,
+        verdict: Verdict, delivered: list[int], context: int,
+    ) -> StepRecord:  # fmt: skip
+        phases = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
+        record = StepRecord(
+            step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=batch.rows, tier=plan.tier,
+            padding=batch.rows - plan.rows if self.arm.commit == "all" else 0, context=context, delivered=sum(delivered),
+            seconds=self.timer.now() - begin, predicted_seconds=plan.seconds, confidence_age=inputs.age,
+            priors=inputs.priors, extrapolated=inputs.extrapolated, flips=int(verdict.flips.sum()), **phases,
+        )  # fmt: skip
+        self.steps.append(record)
+        return record
+
+    def _record_rounds(
+        self, requests: Sequence[Request], draft: Draft, plan: VerifyPlan, verified: Tensor, verdict: Verdict,
+        delivered: list[int], batch: Batch,
+    ) -> None:  # fmt: skip
+        if not self.config.record_rounds:
+            return
+        columns = zip(
+            requests, plan.window.tolist(), verified.tolist(), verdict.accepted.tolist(), delivered,
+            verdict.ceiling.tolist(), verdict.flips.tolist(), draft.tokens[:, : draft.depth].tolist(),
+            draft.confidence.tolist(), draft.free.tolist(), batch.context.tolist(), strict=True,
+        )  # fmt: skip
+        for request, window, sent, accepted, out, ceiling, flips, tokens, logits, free, position in columns:
+            self.rounds.append(
+                RoundRecord(
+                    step=len(self.steps), request=request.id, workload=request.workload, position=position,
+                    output_index=len(request.output) - out, window=window, verified=sent, accepted=accepted,
+                    delivered=out, ceiling=ceiling, flips=flips, drafts=tuple(tokens), logits=tuple(logits),
+                    free_logits=tuple(free),
+                )
+            )  # fmt: skip

@@ -1,0 +1,39 @@
+"""Driving an engine at a fixed concurrency: slots are back-filled from one queue until what is measured has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.records import StepRecord
+from dsbench.runtime.request import Request
+
+
+def run_closed_loop(
+    engine: Engine,
+    queue: Sequence[Request],
+    *,
+    concurrency: int,
+    until: frozenset[int] | None = None,
+    on_step: Callable[[StepRecord], None] | None = None,
+) -> None:
+    """Keeps `concurrency` requests running, in queue order, until the requests `until` (all, if None) have finished.
+
+    Requests still running then are left where they are: the engine is to be thrown away.
+    """
+    waiting = list(queue)
+    open_ids = set(until if until is not None else (r.id for r in queue))
+    seen = 0
+    while open_ids:
+        room = concurrency - len(engine.running)
+        if room > 0 and waiting:
+            refused = engine.admit(waiting[:room])
+            assert engine.running or len(refused) < min(room, len(waiting)) or not refused, "no request fits the pool"
+            waiting = refused + waiting[room:]
+        if engine.running:
+            record = engine.step()
+            if on_step is not None:
+                on_step(record)
+        open_ids -= {r.request for r in engine.finished[seen:]}
+        seen = len(engine.finished)
+        assert engine.running or waiting or not open_ids, f"requests {sorted(open_ids)[:5]} never finished"

@@ -1,0 +1,68 @@
+"""Everything measured of one step, and of one request in it. Integers until the report; no torch, no arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One decode step. Seconds are wall-clock of the host, each phase closed by a device synchronisation."""
+
+    step: int
+    start: float  # seconds since the engine was made
+    requests: int  # R
+    budget: int  # K, drafts granted
+    rows: int  # M, rows the target really ran
+    tier: int  # rows of the executed shape
+    padding: int  # rows run for nobody: rows - (budget + R) for rectangular arms
+    context: int  # S
+    delivered: int  # tokens emitted by the step
+    draft_seconds: float
+    plan_seconds: float
+    pack_seconds: float
+    verify_seconds: float
+    accept_seconds: float
+    commit_seconds: float
+    seconds: float  # the whole step
+    predicted_seconds: float  # nan without a cost table
+    confidence_age: int  # steps between the confidences behind the budget and this step
+    priors: int  # requests whose budget came from a prior
+    extrapolated: bool  # the plan's shape lay outside the cost table's box
+    flips: int  # emitted tokens where the pass's own choice differs from the pinned text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One request in one step. -1 stands for what the arm cannot see."""
+
+    step: int
+    request: int
+    workload: str
+    position: int  # committed tokens before the round; the anchor stands there
+    output_index: int  # output tokens before the round
+    window: int  # drafts that could be committed
+    verified: int  # drafts sent to the target
+    accepted: int
+    delivered: int
+    ceiling: int
+    flips: int
+    drafts: tuple[int, ...]
+    logits: tuple[float, ...]  # raw conditioned confidence logits
+    free_logits: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One finished request. Seconds since the engine was made."""
+
+    request: int
+    name: str
+    workload: str
+    prompt_tokens: int
+    output_tokens: int
+    rounds: int
+    admitted: float  # when it took its slot
+    first_token: float
+    finished: float
+    finish_reason: str

@@ -1,0 +1,213 @@
+"""The text a drafter trains on: prompts (the caller's and the target's own), the target's answers, one file for all.
+
+The target's own prompts are what it writes where a user turn would stand (after Magpie, arXiv 2406.08464).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.runtime.targets.load import LoadedTarget
+from dsbench.runtime.targets.tokenizer import ChatTokenizer
+from dsbench.runtime.training.generate import Log, generate
+from dsbench.runtime.training.options import TrainOptions
+
+TRAIN, VALIDATION_T1, VALIDATION_MIXED = 0, 1, 2
+MIX = ((1.0, 0.55), (0.7, 0.25), (0.0, 0.2))  # temperature, share of the answers
+REPEATS = (1.0, 1.0, 0.7, 0.0)  # each prompt of the caller is answered at these temperatures
+PROMPT_TOKENS = (5, 96)  # of the target's own prompts
+MOST_REPETITION = 0.6  # of 4-grams; texts above it loop
+PLACE = "\u241f"  # stands for the user's words in a rendered chat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenData:
+    """n sequences, prompt and answer, back to back: sequence i is ids[starts[i]:starts[i + 1]]."""
+
+    ids: np.ndarray  # [N] int32
+    starts: np.ndarray  # [n + 1] int64
+    prompt: np.ndarray  # [n] int32, tokens of the prompt
+    temperature: np.ndarray  # [n] float32
+    split: np.ndarray  # [n] int8: TRAIN, VALIDATION_T1 or VALIDATION_MIXED
+    meta: dict[str, Any]  # target digest, seed, counts
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.starts)
+
+    def answer(self, index: int) -> np.ndarray:
+        return self.ids[self.starts[index] + self.prompt[index] : self.starts[index + 1]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One answer to make."""
+
+    prompt: tuple[int, ...]
+    temperature: float
+    split: int
+
+
+def obtain_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log) -> TokenData:
+    """The data file of the options if it exists, else new data, saved there. Raises where the file is another target's."""
+    path = options.data_path
+    if path is not None and path.exists():
+        data = load_data(path)
+        if data.meta.get("target_digest") != target.model.digest:
+            raise EnvironmentRefused(f"{path} holds text of target {data.meta.get('target_digest')}, not of this one")
+        log({"stage": "data", "read": str(path), "sequences": len(data)})
+        return data
+    data = build_data(options, target, prompts, log)
+    if path is not None:
+        save_data(data, path)
+    return data
+
+
+def build_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log) -> TokenData:
+    if target.tokenizer is None or not target.eos:
+        raise UsageError(f"target {target.name} has no tokenizer or no end token", hint="train on a real model")
+    longest = options.width - options.max_tokens // 4
+    asked = [tuple(target.tokenizer.encode_chat([("user", text)])) for text in dict.fromkeys(prompts)]
+    asked = [ids for ids in asked if len(ids) <= longest]
+    share = min(len(REPEATS) * len(asked), options.sequences // 4)
+    wanted = options.sequences - share + 2 * options.validation
+    own = own_prompts(options, target, target.tokenizer, wanted, log)
+    jobs = plan_jobs(asked, own, options)
+    answers = generate(
+        target.model, [j.prompt for j in jobs], [j.temperature for j in jobs], eos=target.eos, limit=options.max_tokens,
+        width=options.width, seed=options.seed + 1, batch=options.decode_batch, log=log, stage="answers",
+    )  # fmt: skip
+    data = assemble(jobs, answers, options, target.model.digest)
+    log({"stage": "data", **data.meta})
+    return data
+
+
+def own_prompts(
+    options: TrainOptions, target: LoadedTarget, tokenizer: ChatTokenizer, wanted: int, log: Log
+) -> list[tuple[int, ...]]:
+    """Up to `wanted` unique user turns that the target itself writes, as whole prompts. About 78% of the draws serve."""
+    before, after = tokenizer.chat([("user", PLACE)]).split(PLACE)
+    prefix = tokenizer.encode(before)
+    low, high = PROMPT_TOKENS
+    raw = math.ceil(wanted / 0.72)
+    turns = generate(
+        target.model, [prefix] * raw, [1.0] * raw, eos=target.eos, limit=high + 1, width=len(prefix) + high + 1,
+        seed=options.seed, batch=options.decode_batch, log=log, stage="prompts",
+    )  # fmt: skip
+    texts: dict[str, None] = {}
+    for turn in turns:
+        if turn[-1] in target.eos and low <= len(turn) - 1 <= high:
+            text = tokenizer.decode(turn[:-1].tolist()).strip()
+            if text and "\ufffd" not in text:
+                texts[text] = None
+    found = [tuple(tokenizer.encode(before + text + after)) for text in texts]
+    found = [ids for ids in found if len(ids) <= options.width - options.max_tokens // 4][:wanted]
+    log({"stage": "prompts", "drawn": raw, "unique": len(texts), "kept": len(found)})
+    if not found:
+        raise UsageError(f"target {target.name} wrote no usable prompt in {raw} draws", hint="is it a chat model?")
+    return found
+
+
+def plan_jobs(asked: Sequence[tuple[int, ...]], own: Sequence[tuple[int, ...]], options: TrainOptions) -> list[Job]:
+    """Training jobs and two validation sets on prompts of their own: at T = 1, and in the training mix."""
+    rng = np.random.default_rng(options.seed)
+    pools = [[pool[i] for i in rng.permutation(len(pool))] for pool in (asked, own)]
+    jobs: list[Job] = []
+    held = min(len(asked) // 8, options.validation // 8)  # of the caller's prompts, in each set
+    for split in (VALIDATION_T1, VALIDATION_MIXED):
+        rest = min(options.validation - held, len(own) // 8)
+        chosen = [pools[0].pop() for _ in range(held)] + [pools[1].pop() for _ in range(rest)]
+        warmth = [1.0] * len(chosen) if split == VALIDATION_T1 else _mixed(len(chosen), rng)
+        jobs += [Job(prompt=p, temperature=t, split=split) for p, t in zip(chosen, warmth, strict=True)]
+    train = [Job(prompt=p, temperature=t, split=TRAIN) for t in REPEATS for p in pools[0]]
+    train = [train[i] for i in rng.permutation(len(train))[: options.sequences // 4]]
+    quota = {t: max(0, round(share * options.sequences)) for t, share in MIX}
+    for job in train:
+        quota[job.temperature] = max(0, quota[job.temperature] - 1)
+    temperatures = rng.permutation([t for t, left in quota.items() for _ in range(left)])
+    pool = pools[1] or pools[0]
+    for i, t in enumerate(temperatures[: options.sequences - len(train)]):
+        train.append(Job(prompt=pool[i % len(pool)], temperature=float(t), split=TRAIN))
+    return jobs + train
+
+
+def _mixed(n: int, rng: np.random.Generator) -> list[float]:
+    return [float(t) for t in rng.choice([t for t, _ in MIX], size=n, p=[share for _, share in MIX])]
+
+
+def assemble(jobs: Sequence[Job], answers: Sequence[np.ndarray], options: TrainOptions, digest: str) -> TokenData:
+    """Drops answers that loop or are shorter than a block, and counts what it dropped."""
+    kept = [i for i, a in enumerate(answers) if len(a) > options.block and repetition(a) <= MOST_REPETITION]
+    sequences = [np.concatenate([np.asarray(jobs[i].prompt, np.int32), answers[i]]) for i in kept]
+    short = sum(len(a) <= options.block for a in answers)
+    split = np.array([jobs[i].split for i in kept], np.int8)
+    meta = {
+        "target_digest": digest,
+        "seed": options.seed,
+        "sequences": {name: int((split == s).sum()) for s, name in enumerate(("train", "validation_t1", "validation_mixed"))},
+        "tokens": int(sum(len(s) for s in sequences)),
+        "answer_tokens": int(sum(len(answers[i]) for i in kept)),
+        "dropped_short": int(short),
+        "dropped_looping": len(answers) - len(kept) - int(short),
+    }
+    return TokenData(
+        ids=np.concatenate(sequences) if sequences else np.empty(0, np.int32),
+        starts=np.cumsum([0] + [len(s) for s in sequences]).astype(np.int64),
+        prompt=np.array([len(jobs[i].prompt) for i in kept], np.int32),
+        temperature=np.array([jobs[i].temperature for i in kept], np.float32),
+        split=split,
+        meta=meta,
+    )
+
+
+def repetition(tokens: np.ndarray) -> float:
+    """Share of a text's 4-grams that stood in it before."""
+    if len(tokens) < 4:
+        return 0.0
+    grams = np.lib.stride_tricks.sliding_window_view(tokens, 4)
+    return 1 - len({g.tobytes() for g in grams}) / len(grams)
+
+
+def draft_vocabulary(data: TokenData, size: int, vocab: int, eos: frozenset[int]) -> np.ndarray:
+    """The `size` ids most frequent in the training answers, end tokens included, ascending int32."""
+    size = min(size, vocab)
+    counts = np.zeros(vocab, np.int64)
+    for i in np.flatnonzero(data.split == TRAIN):
+        counts += np.bincount(data.answer(int(i)), minlength=vocab)
+    counts[list(eos)] = counts.sum() + 1
+    return np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
+
+
+def save_data(data: TokenData, path: Path) -> None:
+    ids = data.ids.astype(np.uint16) if not len(data.ids) or data.ids.max() < 1 << 16 else data.ids
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as stream:
+        np.savez_compressed(
+            stream, ids=ids, starts=data.starts, prompt=data.prompt, temperature=data.temperature, split=data.split,
+            meta=np.array(json.dumps(data.meta)),
+        )  # fmt: skip
+    os.replace(partial, path)
+
+
+def load_data(path: Path) -> TokenData:
+    try:
+        with np.load(path) as file:
+            return TokenData(
+                ids=file["ids"].astype(np.int32), starts=file["starts"], prompt=file["prompt"],
+                temperature=file["temperature"], split=file["split"], meta=json.loads(str(file["meta"])),
+            )  # fmt: skip
+    except (OSError, KeyError, ValueError) as problem:
+        raise UsageError(f"{path} is not a training data file: {problem}", hint="delete it to make new data") from None

@@ -1,0 +1,90 @@
+"""What the target says about every token of the data, once, on the device: the target never runs during training.
+
+Shapes: N tokens back to back, m taps, D hidden, V vocabulary, n sequences.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsbench.errors import EnvironmentRefused
+from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.training.data import TokenData
+from dsbench.runtime.training.forward import padded_forward
+from dsbench.runtime.training.generate import Log
+
+PASS_TOKENS = 65_536  # a target pass
+HEAD_VALUES = 1 << 28  # logits at a time
+MOST_MEMORY = 0.7  # of what is free, for the cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Per token and per sequence, all on the device. Target law at T = 1: p(v) = exp(head[v] . last - lse)."""
+
+    taps: Tensor  # [N, m * D]
+    last: Tensor  # [N, D] after the target's final norm
+    lse: Tensor  # [N] fp32 log-sum-exp over the full vocabulary
+    ids: Tensor  # [N] int32
+    start: Tensor  # [n] int64
+    length: Tensor  # [n] int64
+    prompt: Tensor  # [n] int64
+
+
+@torch.inference_mode()
+def _fill(features: Features, target: DenseTarget, data: TokenData, taps: tuple[int, ...]) -> None:
+    lengths, device = data.lengths, target.device
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        # ascending lengths: the last sequence of a pass is its longest
+        count = 1
+        while first + count < len(order) and (count + 1) * int(lengths[order[first + count]]) <= PASS_TOKENS:
+            count += 1
+        chosen = order[first : first + count]
+        longest = int(lengths[chosen[-1]])
+        padded = np.zeros((count, longest), np.int64)
+        real = np.arange(longest) < lengths[chosen][:, None]
+        where = (data.starts[chosen][:, None] + np.arange(longest))[real]
+        padded[real] = data.ids[where]
+        last, tapped = padded_forward(target, torch.from_numpy(padded).to(device), taps)
+        rows = torch.from_numpy(np.flatnonzero(real)).to(device)
+        at = torch.from_numpy(where).to(device)
+        kept = last.flatten(0, 1)[rows]
+        features.taps[at] = tapped.flatten(0, 1)[rows]
+        features.last[at] = kept
+        chunk = max(1, HEAD_VALUES // target.shape.vocab)
+        features.lse[at] = torch.cat([F.linear(part, target.head).float().logsumexp(-1) for part in kept.split(chunk)])
+        first += count
+
+
+def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], log: Log) -> Features:
+    """Runs the target over all of the data. Raises EnvironmentRefused if the cache would not fit on the device."""
+    tokens, d, device = int(data.starts[-1]), target.shape.hidden, target.device
+    need = tokens * ((len(taps) + 1) * d * target.dtype.itemsize + 8)
+    if device.type == "cuda" and need > MOST_MEMORY * torch.cuda.mem_get_info(device)[0]:
+        raise EnvironmentRefused(
+            f"the features of {tokens} tokens need {need / 2**30:.0f} GiB on {device}", hint="lower --sequences"
+        )
+    began = time.perf_counter()
+    features = Features(
+        taps=torch.empty(tokens, len(taps) * d, dtype=target.dtype, device=device),
+        last=torch.empty(tokens, d, dtype=target.dtype, device=device),
+        lse=torch.empty(tokens, dtype=torch.float32, device=device),
+        ids=torch.from_numpy(data.ids).to(device),
+        start=torch.from_numpy(data.starts[:-1]).to(device),
+        length=torch.from_numpy(data.lengths).to(device),
+        prompt=torch.from_numpy(data.prompt.astype(np.int64)).to(device),
+    )
+    _fill(features, target, data, taps)
+    finite = bool(features.lse.isfinite().all())
+    if not finite:
+        raise EnvironmentRefused("the target's logits are not finite", hint="use bfloat16, not float16")
+    log({"stage": "features", "tokens": tokens, "gib": round(need / 2**30, 2), "seconds": round(time.perf_counter() - began, 2)})
+    return features

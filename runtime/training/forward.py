@@ -1,0 +1,63 @@
+"""Plain passes of a dense target over padded rows: prefill for generation, features for training. No sampling.
+
+Shapes: n sequences, S positions (right-padded), D hidden, H heads, K key-value heads, E head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dsbench.runtime.targets.dense import DenseTarget, split_heads
+from dsbench.runtime.targets.layers import gated_mlp, rotate
+
+
+@contextmanager
+def masked_attention(device: torch.device) -> Iterator[None]:
+    """Holds scaled_dot_product_attention to the one CUDA backend that takes dense masks well; no effect on the CPU."""
+    if device.type != "cuda":
+        yield
+        return
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
+        yield
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The target's RMS norm as the one fused kernel of torch: it differs from `rms_norm` by bf16 rounding only."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def padded_forward(
+    target: DenseTarget,
+    ids: Tensor,
+    taps: tuple[int, ...] = (),
+    keep: Callable[[int, Tensor, Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Last normed hidden [n, S, D] and tapped layer outputs [n, S, len(taps) * D] of right-padded ids [n, S].
+
+    Padding is on the right, so causal attention keeps it out of every real row. `keep(layer, k, v)` is handed the
+    rotated keys and the values [n, K, S, E] of each layer.
+    """
+    shape, (n, length) = target.shape, ids.shape
+    cos, sin = target.cos[:length], target.sin[:length]
+    group = shape.heads // shape.kv_heads
+    x = target.embedding[ids]
+    tapped: list[Tensor] = []
+    for index, layer in enumerate(target.layers):
+        q, k, v = split_heads(F.linear(norm(x, layer.input_norm, shape.norm_eps), layer.qkv), shape, layer)
+        q, k, v = rotate(q, cos, sin).transpose(1, 2), rotate(k, cos, sin).transpose(1, 2), v.transpose(1, 2)
+        if keep is not None:
+            keep(index, k, v)
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.linear(mixed.transpose(1, 2).reshape(n, length, -1), layer.output)
+        x = x + gated_mlp(norm(x, layer.mlp_norm, shape.norm_eps), layer.gate_up, layer.down)
+        if index in taps:
+            tapped.append(x)
+    last = norm(x, target.norm, shape.norm_eps)
+    return last, torch.cat(tapped, dim=-1) if tapped else x.new_empty(n, length, 0)

@@ -1,0 +1,52 @@
+"""The settings of one drafter training, checked before any work starts. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsbench.errors import UsageError
+from dsbench.runtime.drafters.heads import KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """Raises UsageError for values that make no sense. Times in seconds, lengths in tokens."""
+
+    # the drafter
+    head: str = "vanilla"
+    layers: int = 2
+    taps: tuple[int, ...] = (1, 14, 27)
+    rank: int = 64
+    block: int = 7
+    draft_vocab: int = 16_384
+    # the data
+    sequences: int = 36_000
+    validation: int = 512  # sequences in each of the two validation sets
+    max_tokens: int = 384  # of an answer
+    width: int = 512  # of prompt and answer
+    decode_batch: int = 4096  # rows that decode together; fewer where memory says so
+    data_path: Path | None = None  # generated data is read from here if it exists, else written here
+    # the optimiser
+    seconds: float = 300.0  # of optimisation: data, features and compilation come on top
+    lr: float = 3e-3
+    batch: int = 64  # sequences a step
+    anchors: int = 48  # blocks a sequence
+    seed: int = 0
+    compile: bool = True  # only on CUDA
+    log_every: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.head not in KINDS:
+            raise UsageError(f"unknown sequential head {self.head!r}", hint=f"one of {', '.join(KINDS)}")
+        for name in ("layers", "block", "draft_vocab", "sequences", "validation", "batch", "anchors", "decode_batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.head != "none" and self.rank < 1:
+            raise UsageError(f"rank must be >= 1 for a sequential head, got {self.rank}")
+        if not self.taps or list(self.taps) != sorted(set(self.taps)) or self.taps[0] < 0:
+            raise UsageError(f"taps must be ascending layer numbers, got {list(self.taps)}")
+        if self.seconds <= 0 or self.lr <= 0 or self.log_every <= 0:
+            raise UsageError("seconds, lr and log_every must be > 0")
+        if not self.block < self.max_tokens < self.width:
+            raise UsageError(f"need block < max_tokens < width, got {self.block}, {self.max_tokens}, {self.width}")
