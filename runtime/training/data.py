@@ -61,7 +61,7 @@ class Job:
 
 
 def obtain_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log) -> TokenData:
-    """The data file of the options if it exists, else new data, saved there. Raises where the file is another target's."""
+    """The options' data file if it exists, else new data, saved there. Raises where the file is another target's."""
     path = options.data_path
     if path is not None and path.exists():
         data = load_data(path)
@@ -97,7 +97,7 @@ def build_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[st
 def own_prompts(
     options: TrainOptions, target: LoadedTarget, tokenizer: ChatTokenizer, wanted: int, log: Log
 ) -> list[tuple[int, ...]]:
-    """Up to `wanted` unique user turns that the target itself writes, as whole prompts. About 78% of the draws serve."""
+    """Up to `wanted` unique user turns that the target writes, as whole prompts. About 78% of the draws serve."""
     before, after = tokenizer.chat([("user", PLACE)]).split(PLACE)
     prefix = tokenizer.encode(before)
     low, high = PROMPT_TOKENS
@@ -156,7 +156,9 @@ def assemble(jobs: Sequence[Job], answers: Sequence[np.ndarray], options: TrainO
     meta = {
         "target_digest": digest,
         "seed": options.seed,
-        "sequences": {name: int((split == s).sum()) for s, name in enumerate(("train", "validation_t1", "validation_mixed"))},
+        "sequences": {
+            name: int((split == s).sum()) for s, name in enumerate(("train", "validation_t1", "validation_mixed"))
+        },
         "tokens": int(sum(len(s) for s in sequences)),
         "answer_tokens": int(sum(len(answers[i]) for i in kept)),
         "dropped_short": int(short),
@@ -183,9 +185,9 @@ def repetition(tokens: np.ndarray) -> float:
 def draft_vocabulary(data: TokenData, size: int, vocab: int, eos: frozenset[int]) -> np.ndarray:
     """The `size` ids most frequent in the training answers, end tokens included, ascending int32."""
     size = min(size, vocab)
-    counts = np.zeros(vocab, np.int64)
-    for i in np.flatnonzero(data.split == TRAIN):
-        counts += np.bincount(data.answer(int(i)), minlength=vocab)
+    owner = np.repeat(np.arange(len(data)), data.lengths)
+    within = np.arange(len(data.ids)) - data.starts[owner]
+    counts = np.bincount(data.ids[(within >= data.prompt[owner]) & (data.split[owner] == TRAIN)], minlength=vocab)
     counts[list(eos)] = counts.sum() + 1
     return np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
 

@@ -60,7 +60,9 @@ def _fill(features: Features, target: DenseTarget, data: TokenData, taps: tuple[
         features.taps[at] = tapped.flatten(0, 1)[rows]
         features.last[at] = kept
         chunk = max(1, HEAD_VALUES // target.shape.vocab)
-        features.lse[at] = torch.cat([F.linear(part, target.head).float().logsumexp(-1) for part in kept.split(chunk)])
+        features.lse[at] = torch.cat(
+            [F.linear(part, target.head).float().logsumexp(-1) for part in torch.split(kept, chunk)]
+        )
         first += count
 
 
@@ -86,5 +88,12 @@ def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], l
     finite = bool(features.lse.isfinite().all())
     if not finite:
         raise EnvironmentRefused("the target's logits are not finite", hint="use bfloat16, not float16")
-    log({"stage": "features", "tokens": tokens, "gib": round(need / 2**30, 2), "seconds": round(time.perf_counter() - began, 2)})
+    log(
+        {
+            "stage": "features",
+            "tokens": tokens,
+            "gib": round(need / 2**30, 2),
+            "seconds": round(time.perf_counter() - began, 2),
+        }
+    )
     return features

@@ -6,7 +6,7 @@ Shapes: n sequences, S positions (right-padded), D hidden, H heads, K key-value 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -18,13 +18,21 @@ from dsbench.runtime.targets.layers import gated_mlp, rotate
 
 
 @contextmanager
-def masked_attention(device: torch.device) -> Iterator[None]:
-    """Holds scaled_dot_product_attention to the one CUDA backend that takes dense masks well; no effect on the CPU."""
+def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
+    """Holds scaled_dot_product_attention to `backends` on CUDA, in whose order torch would choose; no effect on the CPU.
+
+    The one left out is cuDNN's, which plans anew for every shape.
+    """
     if device.type != "cuda":
         yield
         return
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
+    with sdpa_kernel(list(backends)):
         yield
+
+
+def masked_attention(device: torch.device) -> AbstractContextManager[None]:
+    """For dense additive masks."""
+    return attention_by(device, SDPBackend.EFFICIENT_ATTENTION)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -54,7 +62,8 @@ def padded_forward(
         if keep is not None:
             keep(index, k, v)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with attention_by(x.device, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + F.linear(mixed.transpose(1, 2).reshape(n, length, -1), layer.output)
         x = x + gated_mlp(norm(x, layer.mlp_norm, shape.norm_eps), layer.gate_up, layer.down)
         if index in taps:

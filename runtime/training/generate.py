@@ -50,7 +50,15 @@ def generate(
             answers[wave[owner]] = answer
             tokens += len(answer)
         seconds = time.perf_counter() - began
-        log({"stage": stage, "done": first + len(wave), "of": len(order), "tokens": tokens, "seconds": round(seconds, 2)})
+        log(
+            {
+                "stage": stage,
+                "done": first + len(wave),
+                "of": len(order),
+                "tokens": tokens,
+                "seconds": round(seconds, 2),
+            }
+        )
     return answers
 
 
@@ -71,7 +79,8 @@ class Decoder:
         shape, device = target.shape, target.device
         self.target, self.batch, self.width, self.limit = target, batch, width, limit
         self.quantum = 512 if device.type == "cuda" else 1
-        size = (shape.layers, batch, shape.kv_heads, width, shape.head_width)
+        room = -(-width // BUCKET) * BUCKET  # masks of whole buckets: attention wants aligned ones
+        size = (shape.layers, batch, shape.kv_heads, room, shape.head_width)
         self.keys = torch.zeros(size, dtype=target.dtype, device=device)
         self.values = torch.zeros_like(self.keys)
         self.eos = torch.tensor(sorted(eos), dtype=torch.int64, device=device)
@@ -82,9 +91,11 @@ class Decoder:
         self.token, self.position, self.count = row(torch.int64), row(torch.int64), row(torch.int64)
         self.allowed, self.owner, self.done = row(torch.int64), row(torch.int64), row(torch.bool)
         self.scale, self.noise = row(torch.float32), row(torch.float32)  # 1 / temperature; 0 where greedy
-        self.out = torch.zeros(batch, limit + 1, dtype=torch.int64, device=device)  # the last column takes done rows' writes
+        self.out = torch.zeros(
+            batch, limit + 1, dtype=torch.int64, device=device
+        )  # the last column takes done rows' writes
         self.rows = torch.arange(batch, device=device)
-        self.columns = torch.arange(width, device=device)
+        self.columns = torch.arange(room, device=device)
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self.memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
@@ -127,7 +138,7 @@ class Decoder:
         n = self._padded(live)
         while live:
             reach = int(self.position[:live].max()) + CHUNK
-            bucket = min(self.width, -(-reach // BUCKET) * BUCKET)
+            bucket = min(self.keys.shape[3], -(-reach // BUCKET) * BUCKET)
             with masked_attention(self.target.device):
                 self._steps(n, bucket)
             finished += self._harvest(live)

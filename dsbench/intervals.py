@@ -1,0 +1,173 @@
+"""Estimates with intervals: ratios of sums over prompts, quantiles, paired ratios, halves, verdicts.
+
+The unit of resampling is the prompt: tokens of one answer, and repeats of one prompt, are not independent. Pure numpy;
+knows nothing of tables. Every function is a function of its arguments and the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
+
+DRAWS = 2000
+LEVEL = 0.95
+LEAST_PROMPTS = 8  # fewer common prompts than this are not halved
+BAND = 0.02  # relative noise band where no A/A run has measured one
+WORDS = ("FASTER", "SLOWER", "SAME", "UNCLEAR")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value, its 95% bootstrap interval over `n` prompts; `low` and `high` are None where n < 2."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def json(self) -> dict[str, Any]:
+        """{value, low, high, n}."""
+        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+
+def ratio_of_sums(
+    numerator: ArrayLike, denominator: ArrayLike, *, scale: float = 1.0, seed: int = 0, draws: int = DRAWS
+) -> Interval | None:
+    """scale * sum(numerator) / sum(denominator), both [prompts]. None where the denominator sums to 0."""
+    top, bottom = _pair(numerator, denominator)
+    if not bottom.sum() > 0:
+        return None
+
+    def estimate(index: NDArray[np.int64]) -> FloatArray:
+        return _divide(scale * top[index].sum(-1), bottom[index].sum(-1))
+
+    return _bootstrap(estimate, len(top), seed, draws)
+
+
+def quantile_of(values: ArrayLike, share: float, *, seed: int = 0, draws: int = DRAWS) -> Interval | None:
+    """The quantile `share` of one value a prompt. None without a prompt."""
+    data = np.asarray(values, np.float64)
+    if not len(data):
+        return None
+    return _bootstrap(lambda index: np.asarray(np.quantile(data[index], share, axis=-1)), len(data), seed, draws)
+
+
+def paired_ratio(
+    tokens: ArrayLike,
+    seconds: ArrayLike,
+    base_tokens: ArrayLike,
+    base_seconds: ArrayLike,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Interval | None:
+    """Speed of an arm over that of a base arm, from the same prompts in the same order, each [prompts].
+
+    It is (base seconds per token) / (seconds per token), sums over prompts; where both arms wrote the same text, the
+    ratio of their summed seconds. Above 1 the arm is faster. None without a common prompt.
+    """
+    n, t = _pair(tokens, seconds)
+    base_n, base_t = _pair(base_tokens, base_seconds)
+    if len(n) != len(base_n):
+        raise ValueError(f"pairs must align: {len(n)} prompts against {len(base_n)}")
+    if not (t.sum() > 0 and base_n.sum() > 0 and base_t.sum() > 0):
+        return None
+
+    def estimate(index: NDArray[np.int64]) -> FloatArray:
+        speed = _divide(n[index].sum(-1), t[index].sum(-1))
+        return _divide(speed * base_t[index].sum(-1), base_n[index].sum(-1))
+
+    return _bootstrap(estimate, len(n), seed, draws)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What each prompt wrote and how long it held its slot, by repeat; nan where a repeat lacks the prompt."""
+
+    names: tuple[str, ...]
+    tokens: FloatArray  # [prompts, repeats]
+    seconds: FloatArray  # [prompts, repeats]
+
+    def only(self, names: Sequence[str]) -> Held:
+        rows = [self.names.index(name) for name in names]
+        return Held(names=tuple(names), tokens=self.tokens[rows], seconds=self.seconds[rows])
+
+    def repeats(self, parity: int) -> Held:
+        """Even (0) or odd (1) repeats, and the prompts that they served."""
+        tokens, seconds = self.tokens[:, parity::2], self.seconds[:, parity::2]
+        here = np.flatnonzero(np.isfinite(tokens).any(1))
+        return Held(names=tuple(self.names[i] for i in here), tokens=tokens[here], seconds=seconds[here])
+
+    def means(self) -> tuple[FloatArray, FloatArray]:
+        """Tokens and seconds per prompt, mean over its repeats."""
+        return np.nanmean(self.tokens, 1), np.nanmean(self.seconds, 1)
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of a slot."""
+        tokens, seconds = self.means()
+        return float(tokens.sum() / seconds.sum()) if len(tokens) else 0.0
+
+
+def halves(held: Mapping[Key, Held]) -> tuple[dict[Key, Held], dict[Key, Held], str]:
+    """Two halves of the arms' requests, to choose on and to compare on, and what was halved.
+
+    Even and odd repeats where every arm has two; else every other one of the common prompts; else all data twice.
+    """
+    if min(arm.tokens.shape[1] for arm in held.values()) >= 2:
+        even = {folder: arm.repeats(0) for folder, arm in held.items()}
+        return even, {folder: arm.repeats(1) for folder, arm in held.items()}, "half of the repeats"
+    common = sorted(set.intersection(*(set(arm.names) for arm in held.values())))
+    if len(common) < LEAST_PROMPTS:
+        return dict(held), dict(held), "the same data"
+    first = {folder: arm.only(common[::2]) for folder, arm in held.items()}
+    return first, {folder: arm.only(common[1::2]) for folder, arm in held.items()}, "half of the prompts"
+
+
+def verdict(ratio: Interval | None, *, band: float = BAND) -> str:
+    """FASTER or SLOWER: the whole interval lies beyond the noise band, 1 / (1 + band) to 1 + band; SAME: inside it.
+
+    UNCLEAR: it crosses an edge of the band, or there is no interval.
+    """
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "UNCLEAR"
+    least, most = 1 / (1 + band), 1 + band
+    if ratio.low > most:
+        return "FASTER"
+    if ratio.high < least:
+        return "SLOWER"
+    return "SAME" if least <= ratio.low and ratio.high <= most else "UNCLEAR"
+
+
+def _bootstrap(estimate: Callable[[NDArray[np.int64]], FloatArray], prompts: int, seed: int, draws: int) -> Interval:
+    """Percentile interval of `estimate`, which maps prompt indices [..., prompts] to estimates [...]."""
+    value = float(estimate(np.arange(prompts, dtype=np.int64)))
+    if prompts < 2:
+        return Interval(value, None, None, prompts)
+    index = np.random.default_rng(seed).integers(0, prompts, (draws, prompts), np.int64)
+    drawn = estimate(index)
+    drawn = drawn[np.isfinite(drawn)]
+    if not len(drawn) or not math.isfinite(value):
+        return Interval(value, None, None, prompts)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high), prompts)
+
+
+def _pair(first: ArrayLike, second: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise ValueError(f"need two equally long rows of prompts, got {a.shape} and {b.shape}")
+    return a, b
+
+
+def _divide(top: FloatArray, bottom: FloatArray) -> FloatArray:
+    """nan where a resample holds nothing to divide by."""
+    return np.asarray(np.divide(top, bottom, out=np.full(np.shape(top), np.nan), where=bottom > 0), np.float64)

@@ -1,0 +1,88 @@
+"""One repeat of one cell: a fresh engine over a queue at fixed concurrency; its records as three tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from dsbench.deployment import Deployment
+from dsbench.profiles.cost import CostTable
+from dsbench.runtime.accept import UNSEEN
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.records import RoundRecord
+from dsbench.runtime.request import Request
+from dsbench.store import records_frame
+from dsbench.texts import pool_tokens
+
+
+def make_engine(
+    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int
+) -> Engine:
+    """An engine with room for `batch` requests of the queue at once."""
+    drafter = deployment.drafter if arm.drafter != "none" else deployment.none
+    planner = Planner(
+        arm, block=drafter.block, rule=config.rule, lag=config.lag, table=table, calibrations=deployment.calibrations
+    )
+    tokenizer = deployment.target.tokenizer
+    return Engine(
+        deployment.target.model, drafter, arm, planner, config, eos=deployment.target.eos,
+        tokens=pool_tokens(queue, batch, drafter.block, config.page), decode=tokenizer.decode if tokenizer else None,
+    )  # fmt: skip
+
+
+def run_repeat(
+    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int,
+    measured: int, texts: Sequence[list[int]] | None,
+) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """Runs the queue; requests `batch` .. `batch + measured` of it are the measured ones.
+
+    The ones before warm the slots, the ones after keep them full until the last measured request has ended.
+    """
+    requests = [
+        Request(
+            id=r.id, name=r.name, workload=r.workload, prompt_ids=list(r.prompt_ids), sampling=r.sampling,
+            canonical=None if texts is None else list(texts[i]),
+        )
+        for i, r in enumerate(queue)
+    ]  # fmt: skip
+    wanted = frozenset(r.id for r in requests[batch : batch + measured])
+    engine = make_engine(deployment, arm, config, table, requests, batch)
+    run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+    by_id = {r.id: r for r in requests}
+    rounds = records_frame(engine.rounds)
+    if len(rounds):
+        rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in engine.rounds]
+        rounds["name"] = [by_id[i].name for i in rounds["request"]]
+        rounds["measured"] = rounds["request"].isin(wanted)
+    done = records_frame(engine.finished)
+    done["measured"] = done["request"].isin(wanted)
+    done["repetition"] = [repetition(by_id[i].output) for i in done["request"]]
+    return {"steps": records_frame(engine.steps), "rounds": rounds, "requests": done}
+
+
+def later_ceiling(record: RoundRecord, request: Request, rule: str) -> int:
+    """The round's ceiling, judged against the text that came, where the verify pass could not see it.
+
+    Exact under the coupled rule: the text does not depend on what was verified. A round whose drafts equal the text up
+    to where the text ends stays UNSEEN.
+    """
+    if record.ceiling != UNSEEN or rule != "coupled":
+        return record.ceiling
+    future = request.output[record.output_index :]
+    for depth, draft in enumerate(record.drafts):
+        if depth >= len(future):
+            return UNSEEN
+        if draft != future[depth]:
+            return depth + 1
+    return len(record.drafts) + 1
+
+
+def repetition(tokens: Sequence[int], n: int = 4) -> float:
+    """Share of the output's n-grams that occurred before in it: looping text flatters acceptance."""
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0

@@ -1,0 +1,229 @@
+"""From a cell's records to its numbers: what every key of a summary means is defined here and nowhere else.
+
+Takes the tables steps, rounds and requests of all repeats; only measured requests and their rounds count. Repeats of a
+prompt are averaged inside it, then prompts are resampled. Rates are {value, low, high, n}, or None where nothing was
+seen. Words: a window counts drafts; delivered and ceiling count the bonus too. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dsbench.errors import UsageError
+from dsbench.intervals import Held, Interval, quantile_of, ratio_of_sums
+
+PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
+ROUND_KEYS = (
+    "tau", "accepted", "window", "ceiling", "ceiling_seen", "utilisation", "acceptance_of_drafted",
+    "acceptance_of_scheduled", "acceptance_by_depth", "window_counts", "flips_per_1000",
+)  # fmt: skip
+LEAST_FULL = 0.95
+DRIFT_LIMIT = 0.05
+DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
+
+Rate = dict[str, Any] | None
+
+
+def cell_summary(
+    steps: pd.DataFrame, rounds: pd.DataFrame, requests: pd.DataFrame, *, batch: int, block: int, seed: int = 0
+) -> dict[str, Any]:
+    """All numbers of a cell at fixed concurrency `batch` with block size `block`, ready for JSON; seconds and tokens/s.
+
+    Raises UsageError when no request was measured.
+    """
+    served, seen = measured(requests), measured(rounds)
+    if served.empty:
+        raise UsageError("the cell has no measured request", hint="run it with more requests than the batch size")
+    repetition = float(served["repetition"].mean()) if "repetition" in served else None
+    body: dict[str, Any] = {
+        "requests": len(served),
+        "prompts": int(served["name"].nunique()),
+        "repeats": int(served["rep"].nunique()),
+        "output_tokens": int(served["output_tokens"].sum()),
+        "rounds": len(seen),
+        "repetition": repetition,
+        **_request_rates(served, batch, seed),
+        **_round_rates(seen, block, seed),
+        **_step_numbers(_measured_steps(steps, seen), batch),
+    }
+    if served["workload"].nunique() > 1:
+        body["workloads"] = by_workload(rounds, requests, block=block, seed=seed)
+    return body | {"flags": _flags(body, batch)}
+
+
+def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
+    """What casts doubt on the cell's numbers, in words."""
+    drift, full = body["drift"], body["full_steps"]
+    flags = [f"step time drifts by {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
+    return flags + ([f"only {full:.0%} of steps ran all {batch} requests"] if full < LEAST_FULL else [])
+
+
+def by_workload(
+    rounds: pd.DataFrame, requests: pd.DataFrame, *, block: int, seed: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Round numbers of each request's own workload: what a mixed cell is made of. Throughput is the cell's alone."""
+    served, seen = measured(requests), measured(rounds)
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(served["workload"].unique()):
+        own = served[served["workload"] == name]
+        part = seen if seen.empty else seen[seen["workload"] == name]
+        repetition = float(own["repetition"].mean()) if "repetition" in own else None
+        counts = {"requests": len(own), "prompts": int(own["name"].nunique()), "rounds": len(part)}
+        found[str(name)] = {**counts, "repetition": repetition, **_round_rates(part, block, seed)}
+    return found
+
+
+def measured(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of measured requests, with a `rep` column (0 where the table is of one repeat)."""
+    if "measured" not in table:
+        return table.assign(rep=0) if "rep" not in table else table
+    kept = table[table["measured"].astype(bool)]
+    return kept if "rep" in kept else kept.assign(rep=0)
+
+
+def held_slots(requests: pd.DataFrame) -> Held:
+    """The measured requests' tokens and residence."""
+    served = measured(requests)
+    names, row = np.unique(served["name"].to_numpy(str), return_inverse=True)
+    repeats, column = np.unique(served["rep"].to_numpy(np.int64), return_inverse=True)
+    sums = np.full((2, len(names), len(repeats)), np.nan)
+    sums[:, row, column] = 0.0
+    held = (served["finished"] - served["admitted"]).to_numpy(np.float64)
+    np.add.at(sums[0], (row, column), served["output_tokens"].to_numpy(np.float64))
+    np.add.at(sums[1], (row, column), held)
+    return Held(names=tuple(map(str, names)), tokens=sums[0], seconds=sums[1])
+
+
+def _per_prompt(table: pd.DataFrame, columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
+    """Sums of `columns` within a prompt and repeat, then the mean over the prompt's repeats; the index is the name."""
+    frame = pd.DataFrame({"name": table["name"].to_numpy(), "rep": table["rep"].to_numpy(), **columns})
+    return frame.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
+
+
+def _rate(found: Interval | None) -> Rate:
+    return None if found is None else found.json()
+
+
+def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any]:
+    """Throughput by Little's law: `batch` slots, always full, each writing sum(n) tokens in sum(residence) seconds."""
+    tokens = served["output_tokens"].to_numpy(np.float64)
+    after_first = (served["finished"] - served["first_token"]).to_numpy(np.float64)
+    sums = _per_prompt(served, {"later": tokens - 1, "after": after_first})
+    written, held = held_slots(served).means()
+    waits = (served["first_token"] - served["admitted"]).to_numpy(np.float64)
+    ttft = served.assign(wait=waits).groupby("name", sort=True)["wait"].mean().to_numpy(np.float64)
+    moving = sums[sums["after"] > 0]
+    speeds = (moving["later"] / moving["after"]).to_numpy(np.float64)
+    return {
+        "throughput": _rate(ratio_of_sums(written, held, scale=batch, seed=seed)),
+        "user_speed": _rate(ratio_of_sums(sums["later"], sums["after"], seed=seed)),
+        "user_speed_p10": _rate(quantile_of(speeds, 0.1, seed=seed)),
+        "ttft_p50": _rate(quantile_of(ttft, 0.5, seed=seed)),
+    }
+
+
+def _round_rates(seen: pd.DataFrame, block: int, seed: int) -> dict[str, Any]:
+    """Numbers of the measured rounds. `ceiling` and `utilisation` use the rounds whose ceiling was seen."""
+    if seen.empty:
+        return dict.fromkeys(ROUND_KEYS)
+    delivered, accepted, window, ceiling, flips = (
+        seen[name].to_numpy(np.float64) for name in ("delivered", "accepted", "window", "ceiling", "flips")
+    )
+    drafted = np.array([len(drafts) for drafts in seen["drafts"]], np.float64)
+    known = ceiling > 0
+    sums = _per_prompt(
+        seen,
+        {
+            "rounds": np.ones(len(seen)), "delivered": delivered, "accepted": accepted, "window": window,
+            "drafted": drafted, "flips": flips, "known": known.astype(np.float64),
+            "ceiling": np.where(known, ceiling, 0.0), "of_ceiling": np.where(known, delivered, 0.0),
+        },
+    )  # fmt: skip
+
+    def rate(top: str, bottom: str, scale: float = 1.0) -> Rate:
+        return _rate(ratio_of_sums(sums[top], sums[bottom], scale=scale, seed=seed))
+
+    return {
+        "tau": rate("delivered", "rounds"),
+        "accepted": rate("accepted", "rounds"),
+        "window": rate("window", "rounds"),
+        "ceiling": rate("ceiling", "known"),
+        "ceiling_seen": float(known.mean()),
+        "utilisation": rate("of_ceiling", "ceiling"),
+        "acceptance_of_drafted": rate("accepted", "drafted"),
+        "acceptance_of_scheduled": rate("accepted", "window"),
+        "acceptance_by_depth": _by_depth(seen, block, seed),
+        "window_counts": np.bincount(window.astype(np.int64), minlength=block + 1).tolist(),
+        "flips_per_1000": rate("flips", "delivered", 1000.0),
+    }
+
+
+def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]:
+    """For each depth: of the drafts verified there whose predecessors all matched, the share that matched."""
+    verified = seen["verified"].to_numpy(np.int64)
+    matched = np.maximum(seen["accepted"].to_numpy(np.int64), seen["ceiling"].to_numpy(np.int64) - 1)
+    rows = []
+    for depth in range(1, block + 1):
+        tried = (verified >= depth) & (matched >= depth - 1)
+        if not tried.any():
+            continue
+        hits = tried & (matched >= depth)
+        sums = _per_prompt(seen, {"hits": hits.astype(np.float64), "tried": tried.astype(np.float64)})
+        found = _rate(ratio_of_sums(sums["hits"], sums["tried"], seed=seed))
+        rows.append({"depth": depth, "trials": int(tried.sum()), "rate": found})
+    return rows
+
+
+def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
+    """Steps in which a measured request took part; all of them where no round was recorded."""
+    table = steps if "rep" in steps else steps.assign(rep=0)
+    if seen.empty:
+        return table
+    return table.merge(seen[["rep", "step"]].drop_duplicates(), on=["rep", "step"], how="inner")
+
+
+def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
+    """Numbers of the steps that ran all `batch` requests; `full_steps` is their share."""
+    full = steps[steps["requests"] == batch]
+    body: dict[str, Any] = {"steps": len(steps), "full_steps": len(full) / len(steps) if len(steps) else 0.0}
+    if full.empty:
+        return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
+    seconds, rows = full["seconds"].to_numpy(np.float64), full["rows"].to_numpy(np.float64)
+    p10, p50, p90 = (float(q) for q in np.quantile(seconds, [0.1, 0.5, 0.9]))
+    shares = {name: float(full[f"{name}_seconds"].sum() / seconds.sum()) for name in PHASES}
+    return body | {
+        "step_seconds": {"p10": p10, "p50": p50, "p90": p90, "n": len(full)},
+        "phase_share": shares | {"other": 1.0 - sum(shares.values())},
+        "rows_per_step": float(rows.mean()),
+        "padding_share": float(full["padding"].sum() / rows.sum()),
+        "extrapolated_share": float(full["extrapolated"].astype(bool).mean()),
+        "predicted_error": _predicted_error(full),
+        "drift": _drift(full),
+    }
+
+
+def _predicted_error(full: pd.DataFrame) -> dict[str, Any] | None:
+    """Median of |predicted / measured - 1| and of its signed form; None for an arm without a cost table."""
+    ratio = full["predicted_seconds"].to_numpy(np.float64) / full["seconds"].to_numpy(np.float64)
+    ratio = ratio[np.isfinite(ratio)]
+    if not len(ratio):
+        return None
+    return {"median": float(np.median(np.abs(ratio - 1))), "bias": float(np.median(ratio - 1)), "n": len(ratio)}
+
+
+def _drift(full: pd.DataFrame) -> dict[str, Any] | None:
+    """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats."""
+    changes = []
+    for _, part in full.sort_values("step").groupby("rep"):
+        seconds, quarter = part["seconds"].to_numpy(np.float64), len(part) // 4
+        if len(part) >= DRIFT_STEPS:
+            changes.append(float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]) - 1))
+    if not changes:
+        return None
+    change = float(np.median(changes))
+    return {"change": change, "drifts": abs(change) > DRIFT_LIMIT, "repeats": len(changes)}

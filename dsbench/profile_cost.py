@@ -1,0 +1,127 @@
+"""`profile-cost`: times real engine steps of every (requests, rows, context) shape, in shuffled order, several passes."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dsbench.deployment import Deployment, environment
+from dsbench.profiles.cost import CostTable
+from dsbench.profiles.fit import CostSample, FitReport, fit_cost_table
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.request import Request, SamplingParams
+
+ROWS_PER_REQUEST = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A cell to time: R requests of mean context `mean_context`, M packed rows."""
+
+    requests: int
+    rows: int
+    mean_context: int
+
+
+def shapes(batches: Sequence[int], contexts: Sequence[int], block: int) -> list[Shape]:
+    """Rows from one to block + 1 a request, halves between, so that R and M do not move together."""
+    found = []
+    for requests in batches:
+        levels = sorted({round(requests * k) for k in ROWS_PER_REQUEST if round(requests * k) <= requests * (block + 1)})
+        found += [Shape(requests=requests, rows=m, mean_context=c) for m in levels for c in contexts]
+    return found
+
+
+def profile_cost(
+    deployment: Deployment, *, batches: Sequence[int], contexts: Sequence[int], passes: int, seed: int,
+    temperature: float, notice: Callable[[int, int], None],
+) -> tuple[CostTable, FitReport, list[CostSample]]:  # fmt: skip
+    """Times each cell `passes` times (a warm-up step before each), fits the table; no tiers on an eager runtime."""
+    cells = shapes(batches, contexts, deployment.drafter.block)
+    order = random.Random(seed)
+    samples: list[CostSample] = []
+    engines = {c.requests: _engine(deployment, c.requests, max(contexts)) for c in cells}
+    done = 0
+    for number in range(passes):
+        for cell in order.sample(cells, len(cells)):
+            samples += _time_cell(engines[cell.requests], cell, temperature, number, seed)
+            done += 1
+            notice(done, passes * len(cells))
+    facts = environment(deployment.device) | {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "passes": str(passes),
+        "temperature": str(temperature),
+        "executor": "eager",
+    }
+    table, report = fit_cost_table(samples, tiers=None, contract=deployment.contract, provenance=facts, seed=seed)
+    return table, report, samples
+
+
+def _engine(deployment: Deployment, requests: int, context: int) -> Engine:
+    arm = Arm(name="profile", drafter="dspark", policy="replay", layout="packed", commit="all")
+    config = EngineConfig(record_rounds=False)
+    planner = Planner(
+        arm, block=deployment.drafter.block, rule="coupled", lag=0, table=None, calibrations=deployment.calibrations,
+        replay={},
+    )  # fmt: skip
+    return Engine(
+        deployment.target.model, deployment.drafter, arm, planner, config, eos=frozenset(),
+        tokens=requests * (2 * context + 64),
+    )  # fmt: skip
+
+
+def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, seed: int) -> list[CostSample]:
+    """One warm-up step and one timed step of the cell, each as a verify and a draft sample."""
+    place = random.Random(f"{seed} {cell.requests} {cell.mean_context}")  # the same contexts for every M and pass
+    contexts = [max(2, round(cell.mean_context * place.uniform(0.5, 1.5))) for _ in range(cell.requests)]
+    windows = _spread(cell.rows - cell.requests, cell.requests, engine.drafter.block, random.Random(f"{seed} {number}"))
+    samples: list[CostSample] = []
+    for timed in (False, True):
+        requests = _standing_requests(engine, contexts, temperature)
+        engine.planner.replay = {(r.id, 1): w for r, w in zip(requests, windows, strict=True)}
+        engine.running = requests
+        record = engine.step()
+        for request in requests:
+            engine.pool.release(request.id)
+        engine.running = []
+        assert record.rows == cell.rows, f"the engine ran {record.rows} rows, the cell is {cell.rows}"
+        if timed:
+            verify = record.seconds - record.draft_seconds
+            samples = [
+                CostSample(cell.requests, cell.rows, record.context, verify, "verify", number),
+                CostSample(cell.requests, cell.rows, record.context, record.draft_seconds, "draft", number),
+            ]
+    return samples
+
+
+def _standing_requests(engine: Engine, contexts: Sequence[int], temperature: float) -> list[Request]:
+    """Requests in mid-decode with arbitrary pages: time does not depend on what the pages hold."""
+    vocab = engine.target.shape.vocab
+    made = []
+    for index, context in enumerate(contexts):
+        sampling = SamplingParams(temperature=temperature, seed=index, max_tokens=64, ignore_eos=True)
+        ids = torch.arange(context).remainder(vocab).tolist()
+        made.append(
+            Request(id=index, name=str(index), workload="profile", prompt_ids=ids, sampling=sampling, output=[1])
+        )
+        assert engine.pool.open(index, context + 40), "the profile pool is too small"
+    return made
+
+
+def _spread(drafts: int, requests: int, block: int, order: random.Random) -> list[int]:
+    """Windows of random unequal lengths <= block that sum to `drafts`."""
+    windows = [0] * requests
+    open_slots = list(range(requests))
+    for _ in range(drafts):
+        at = order.choice(open_slots)
+        windows[at] += 1
+        if windows[at] == block:
+            open_slots.remove(at)
+    return windows

@@ -1,0 +1,45 @@
+"""The range grammar of the command line: `1,2,4`, `1:8`, `16:64:8`, `1:256:x2`, and unions of these. No torch."""
+
+from __future__ import annotations
+
+from dsbench.errors import UsageError
+
+GRAMMAR = "e.g. 1,2,4  1:8  16:64:8  1:256:x2"
+
+
+def parse_range(text: str, *, what: str = "range") -> tuple[int, ...]:
+    """Increasing distinct whole numbers >= 1. Raises UsageError for anything else."""
+    found: set[int] = set()
+    for part in text.split(","):
+        found.update(_part(part.strip(), text, what))
+    return tuple(sorted(found))
+
+
+def _part(part: str, text: str, what: str) -> list[int]:
+    pieces = part.split(":")
+    if len(pieces) == 1:
+        return [_number(part, text, what)]
+    if len(pieces) > 3:
+        raise UsageError(f"{what} {text!r}: {part!r} has too many colons", hint=GRAMMAR)
+    first, last = _number(pieces[0], text, what), _number(pieces[1], text, what)
+    if first > last:
+        raise UsageError(f"{what} {text!r}: {part!r} runs backwards", hint=GRAMMAR)
+    step = pieces[2] if len(pieces) == 3 else "1"
+    if not step.startswith("x"):
+        return list(range(first, last + 1, _number(step, text, what)))
+    factor = _number(step[1:], text, what)
+    if factor < 2:
+        raise UsageError(f"{what} {text!r}: a factor must be >= 2", hint=GRAMMAR)
+    values = [first]
+    while values[-1] * factor <= last:
+        values.append(values[-1] * factor)
+    return values
+
+
+def _number(text: str, whole: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"{what} {whole!r}: {text!r} is no whole number", hint=GRAMMAR)
+    value = int(text)
+    if value < 1:
+        raise UsageError(f"{what} {whole!r}: must be >= 1", hint=GRAMMAR)
+    return value

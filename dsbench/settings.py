@@ -1,0 +1,102 @@
+"""`RunConfig`: what to run. Each value comes from a flag, the environment, dsbench.toml or a default, in that order."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from dsbench.errors import UsageError
+
+FILE = "dsbench.toml"
+PREFIX = "DSBENCH_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Settings of generate, sweep, profile-cost and calibrate. Empty text means: chosen for this machine."""
+
+    target: str = "smollm2-135m"
+    drafter: str = ""  # a checkpoint folder; "" = the one that ships for the target
+    device: str = ""  # cpu or cuda; "" = cuda where there is one
+    dtype: str = ""  # float32 or bfloat16; "" = bfloat16 where the device has it
+    threads: int = 0  # CPU threads; 0 = as torch finds them
+    mode: str = "none,static,compact,cap-accept"
+    batch: str = ""  # range of batch sizes; "" = 1:16:x2 on a CPU, 1:256:x2 on a GPU
+    workload: str = "math,chat,poetry"
+    accept: str = "coupled"
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    lag: int = -1  # -1 = 0 under coupled, 2 under residual
+    text: str = "pinned"
+    seed: int = 0
+    max_tokens: int = 64
+    requests: int = 16  # measured requests a cell, at least; a cell takes no fewer than its batch size
+    repeats: int = 2
+    cost: str = ""  # a cost table; "" = this machine's, measured if there is none
+    calibration: str = ""  # a calibration file; "" = the drafter's own
+    out: str = "runs/latest"
+
+    def __post_init__(self) -> None:
+        if self.text not in ("pinned", "free"):
+            raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
+        for name in ("max_tokens", "requests", "repeats"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")
+        if self.device not in ("", "cpu", "cuda"):
+            raise UsageError(f"unknown device {self.device!r}", hint="cpu or cuda")
+        if self.dtype not in ("", "float32", "bfloat16"):
+            raise UsageError(f"unknown dtype {self.dtype!r}", hint="float32 or bfloat16")
+
+
+def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[RunConfig, dict[str, str]]:
+    """The configuration and where each value came from. `flags` with value None were not given.
+
+    Raises UsageError for an unknown key in dsbench.toml, or a value of the wrong type anywhere.
+    """
+    file = _read_file((folder or Path.cwd()) / FILE)
+    types = get_type_hints(RunConfig)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for field in fields(RunConfig):
+        name = field.name
+        variable = PREFIX + name.upper()
+        if flags.get(name) is not None:
+            values[name], sources[name] = flags[name], "flag"
+        elif variable in os.environ:
+            values[name], sources[name] = _typed(os.environ[variable], types[name], variable), f"environment {variable}"
+        elif name in file:
+            values[name], sources[name] = _typed(file[name], types[name], f"{FILE}: {name}"), FILE
+        else:
+            sources[name] = "default"
+    return RunConfig(**values), sources
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text()).items()}
+    except (OSError, tomllib.TOMLDecodeError) as problem:
+        raise UsageError(f"{path} cannot be read: {problem}") from None
+    unknown = sorted(set(body) - {f.name for f in fields(RunConfig)})
+    if unknown:
+        raise UsageError(f"{path}: unknown key {unknown[0]!r}", hint="the keys are the long flags of `dsbench sweep`")
+    return body
+
+
+def _typed(value: Any, kind: type, where: str) -> Any:
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    if kind is float and isinstance(value, int):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    raise UsageError(f"{where} must be of type {kind.__name__}, got {value!r}")

@@ -1,0 +1,164 @@
+"""`sweep`: arms x batch sizes x workloads, interleaved in random order, stored repeat by repeat, resumable."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dsbench.deployment import Deployment, environment, sources_digest
+from dsbench.errors import UsageError
+from dsbench.measure import run_repeat
+from dsbench.metrics import cell_summary
+from dsbench.profiles.cost import CostTable
+from dsbench.ranges import parse_range
+from dsbench.runtime.arm import Arm, parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.settings import RunConfig
+from dsbench.store import Cell, RunStore, StoredCell
+from dsbench.texts import build_queue, pinned_texts
+from dsbench.workloads.workload import Workload, load_workload
+
+CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """Everything a sweep will do, resolved and checked before anything runs."""
+
+    config: RunConfig
+    arms: tuple[Arm, ...]
+    batches: tuple[int, ...]
+    workloads: tuple[Workload, ...]
+    engine: EngineConfig
+    pinned: bool
+
+    def cell(self, arm: Arm, batch: int, workload: Workload, table: CostTable | None) -> Cell:
+        config = self.config
+        return Cell(
+            mode=arm.name, batch=batch, workload=workload.name, accept=config.accept, temperature=config.temperature,
+            top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
+            max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=self.engine.lag,
+            cost=table_digest(table) if arm.planned else "",
+        )  # fmt: skip
+
+    @property
+    def passes(self) -> int:
+        return len(self.arms) * len(self.batches) * len(self.workloads) * self.config.repeats
+
+
+def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
+    """Checks arms, ranges and workloads. Raises UsageError for the first that is wrong."""
+    arms = tuple(parse_arm(name.strip()) for name in config.mode.split(",") if name.strip())
+    if not arms:
+        raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
+    lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
+    engine = EngineConfig(rule=config.accept, lag=lag)
+    pinned = config.text == "pinned" and config.accept == "coupled"
+    if not pinned and any(arm.policy == "oracle" for arm in arms):
+        raise UsageError("the oracle needs a recorded text", hint="run it with --accept coupled --text pinned")
+    batches = parse_range(config.batch or (GPU_BATCHES if on_gpu else CPU_BATCHES), what="batch")
+    names = split_workloads(config.workload)
+    workloads = tuple(load_workload(name, seed=config.seed, home=home) for name in names)
+    return SweepPlan(config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned)
+
+
+def split_workloads(text: str) -> list[str]:
+    """`math,mix:chat=1,poetry=1` -> ["math", "mix:chat=1,poetry=1"]: commas belong to a mix while parts hold `=`."""
+    names: list[str] = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        if names and names[-1].startswith("mix:") and "=" in part and not part.startswith("mix:"):
+            names[-1] += "," + part
+        else:
+            names.append(part)
+    if not names:
+        raise UsageError("no workload given", hint="e.g. --workload math,chat,poetry")
+    return names
+
+
+def run_sweep(
+    plan: SweepPlan, deployment: Deployment, table: CostTable | None, store: RunStore, sources: dict[str, str],
+    notice: Callable[[str], None],
+) -> list[StoredCell]:  # fmt: skip
+    """Runs what is missing of the plan and returns all its cells."""
+    store.write_run(run_body(plan, deployment, table, sources))
+    for workload in plan.workloads:
+        for batch in plan.batches:
+            _run_point(plan, deployment, table, store, workload, batch, notice)
+    return store.cells()
+
+
+def _run_point(
+    plan: SweepPlan, deployment: Deployment, table: CostTable | None, store: RunStore, workload: Workload, batch: int,
+    notice: Callable[[str], None],
+) -> None:  # fmt: skip
+    """All arms of one (workload, batch), repeats interleaved in random order."""
+    code = sources_digest()
+    cells = [(arm, plan.cell(arm, batch, workload, table)) for arm in plan.arms]
+    keys = {cell.mode: cell.key(deployment.contract, code) for _, cell in cells}
+    todo = [
+        (arm, cell, number)
+        for number in range(plan.config.repeats)
+        for arm, cell in _shuffled(cells, f"{plan.config.seed} {workload.name} {batch} {number}")
+        if number >= store.repeats(keys[cell.mode])
+    ]
+    measured = max(plan.config.requests, batch)
+    if todo:
+        queue = build_queue(workload, plan.config, deployment, 2 * batch + measured)
+        texts = None
+        if plan.pinned:
+            texts = pinned_texts(store.folder / "texts", workload, queue, plan.config, deployment, notice)
+        for arm, cell, number in todo:
+            tables = run_repeat(deployment, arm, plan.engine, table, queue, batch, measured, texts)
+            store.write_repeat(keys[cell.mode], tables)
+            steps = tables["steps"]
+            pace = steps["delivered"].sum() / steps["seconds"].sum()
+            notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s decoding")
+    for arm, cell in cells:
+        folder = store.cell_folder(keys[cell.mode])
+        stored = StoredCell(folder=folder, cell=cell, status="done", summary={}, flags=[])
+        block = deployment.drafter.block if arm.drafter != "none" else 0
+        summary = cell_summary(
+            stored.table("steps"), stored.table("rounds"), stored.table("requests"), batch=batch, block=block
+        )
+        store.write_cell(keys[cell.mode], cell, summary, summary.get("flags", []))
+
+
+def _shuffled(items: list[Any], seed: str) -> list[Any]:
+    return random.Random(seed).sample(items, len(items))
+
+
+def run_body(
+    plan: SweepPlan, deployment: Deployment, table: CostTable | None, sources: dict[str, str]
+) -> dict[str, Any]:
+    """What run.json says: the resolved configuration, where each value came from, machine, contract, labels."""
+    calibrated = deployment.calibrations is not None
+    return {
+        "config": asdict(replace(plan.config, cost=plan.config.cost or "")),
+        "sources": sources,
+        "environment": environment(deployment.device),
+        "contract": deployment.contract,
+        "labels": {
+            "random_weights": deployment.target.random,
+            "target": deployment.target.name,
+            "target_note": "quantised weights, dequantised once" if deployment.target.name == "smollm2-135m" else "",
+            "rule": plan.config.accept,
+            "temperature": plan.config.temperature,
+            "text": "pinned" if plan.pinned else "free",
+            "calibrated": calibrated,
+            "executor": "eager",
+        },
+        "workloads": [
+            {"name": w.name, "source": w.source, "licence": w.licence, "digest": w.digest} for w in plan.workloads
+        ],
+        "cost_table": None if table is None else {"digest": table_digest(table), "provenance": table.provenance},
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def table_digest(table: CostTable | None) -> str:
+    return "" if table is None else hashlib.sha256(repr(table).encode()).hexdigest()[:12]

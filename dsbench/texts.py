@@ -1,0 +1,113 @@
+"""Queues of requests, and the pinned text: each request's canonical output, recorded once by plain decoding."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from dsbench.deployment import Deployment
+from dsbench.errors import UsageError
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.request import Request, SamplingParams, request_seed
+from dsbench.settings import RunConfig
+from dsbench.workloads.workload import Workload
+
+RECORDING_BATCH = {"cpu": 16, "cuda": 128}
+
+
+def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, size: int) -> list[Request]:
+    """The first `size` requests of (workload, seed): prompts in order, then again with another replica's noise.
+
+    Prompts that leave no room for `max_tokens` in the context are passed over; raises UsageError if none is left.
+    """
+    tokenizer = deployment.target.tokenizer
+    if tokenizer is None:
+        raise UsageError(f"target {deployment.target.name} has no tokenizer, so it cannot run text")
+    room = deployment.target.model.shape.context - config.max_tokens
+    encoded = []
+    for prompt in workload.prompts:
+        if len(encoded) == size:
+            break
+        ids = tokenizer.encode_chat(prompt.messages)
+        if len(ids) <= room:
+            encoded.append((prompt, ids))
+    if not encoded:
+        raise UsageError(f"no prompt of {workload.name} fits the context of {deployment.target.model.shape.context} tokens")
+    queue = []
+    for index in range(size):
+        replica, at = divmod(index, len(encoded))
+        prompt, ids = encoded[at]
+        sampling = SamplingParams(
+            temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens,
+            seed=request_seed(config.seed, prompt.workload, prompt.id, replica),
+        )  # fmt: skip
+        name = prompt.id if replica == 0 else f"{prompt.id}#{replica}"
+        queue.append(Request(id=index, name=name, workload=prompt.workload, prompt_ids=list(ids), sampling=sampling))
+    return queue
+
+
+def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int) -> int:
+    """Tokens the pool must hold for `concurrency` requests of the queue at once, whichever they are."""
+    need = sorted((len(r.prompt_ids) + r.sampling.max_tokens + block + 1 for r in queue), reverse=True)
+    return sum(-(-n // page) * page for n in need[:concurrency])
+
+
+def text_key(workload: Workload, config: RunConfig, deployment: Deployment) -> str:
+    """Hash of what the canonical text depends on: target, dtype, prompts, seed, sampling."""
+    facts = [
+        deployment.contract["target"], deployment.contract["dtype"], deployment.contract["device"], workload.digest,
+        workload.name, config.seed, config.temperature, config.top_k, config.top_p, config.max_tokens,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def pinned_texts(
+    folder: Path, workload: Workload, queue: Sequence[Request], config: RunConfig, deployment: Deployment,
+    notice: Callable[[str], None],
+) -> list[list[int]]:  # fmt: skip
+    """Canonical output tokens of each request of the queue, read from the run's folder and recorded where absent."""
+    path = folder / f"{text_key(workload, config, deployment)}.parquet"
+    kept: dict[str, list[int]] = {}
+    if path.exists():
+        frame = pd.read_parquet(path)
+        kept = {n: list(map(int, t)) for n, t in zip(frame["name"], frame["output"], strict=True)}
+    missing = [r for r in queue if r.name not in kept]
+    if missing:
+        notice(f"recording the text of {len(missing)} requests of {workload.name}")
+        for request in record_texts(missing, deployment, config):
+            kept[request.name] = list(request.output)
+        frame = pd.DataFrame({"name": list(kept), "output": list(kept.values())})
+        draft = path.with_suffix(".draft")
+        frame.to_parquet(draft, index=False)
+        draft.replace(path)
+    return [kept[r.name] for r in queue]
+
+
+def record_texts(requests: Sequence[Request], deployment: Deployment, config: RunConfig) -> list[Request]:
+    """Runs copies of the requests to their end in arm none, many at a time."""
+    batch = min(len(requests), RECORDING_BATCH[deployment.device.type])
+    copies = [
+        Request(id=r.id, name=r.name, workload=r.workload, prompt_ids=list(r.prompt_ids), sampling=r.sampling)
+        for r in requests
+    ]
+    arm = parse_arm("none")
+    engine_config = EngineConfig(rule="coupled", record_rounds=False)
+    planner = Planner(arm, block=0, rule="coupled", lag=0, table=None, calibrations=None)
+    engine = Engine(
+        deployment.target.model, deployment.none, arm, planner, engine_config, eos=deployment.target.eos,
+        tokens=pool_tokens(copies, batch, 0, engine_config.page), decode=_decoder(deployment),
+    )  # fmt: skip
+    run_closed_loop(engine, copies, concurrency=batch)
+    return copies
+
+
+def _decoder(deployment: Deployment) -> Callable[[Sequence[int]], str] | None:
+    return deployment.target.tokenizer.decode if deployment.target.tokenizer else None

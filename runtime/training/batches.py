@@ -1,0 +1,90 @@
+"""From cached features to one training batch: random anchors, their blocks, the mask. All on the device, no syncs.
+
+Source of the packing: DeepSpec. A block at anchor a sees context strictly before a, and itself; slot k predicts the
+token at a + k + 1 (k from 0), whose target law is that of position a + k.
+Shapes: B sequences, S width, A anchors a sequence, G block, R = B * A * G rows, m taps, D hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.training.features import Features
+
+DECAY = 4.0  # slot k weighs exp(-k / DECAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """One batch. Padding rows have weight 0 and finite contents."""
+
+    # what the drafter sees
+    taps: Tensor  # [B, S, m * D]
+    anchor: Tensor  # [B, A] int64 positions
+    embedded: Tensor  # [B, A, D] the anchors' token embeddings
+    previous: Tensor  # [B, A, G] int64 the token before each slot's
+    bias: Tensor  # [B, 1, A * G, S + A * G] 0 or -inf
+    # what it is held to
+    last: Tensor  # [R, D]
+    lse: Tensor  # [R] fp32
+    label: Tensor  # [R] int64 index into the draft vocabulary, -1 outside it
+    weight: Tensor  # [R] fp32, sums to 1
+    valid: Tensor  # [B, A, G] bool
+
+
+class BatchMaker:
+    """What every batch shares: the features, the draft vocabulary's inverse, the part of the mask within blocks."""
+
+    def __init__(
+        self, features: Features, target: DenseTarget, vocabulary: Tensor, *, width: int, anchors: int, block: int
+    ) -> None:
+        assert anchors <= width, f"{anchors} anchors do not fit into {width} positions"
+        self.features, self.embedding = features, target.embedding
+        self.width, self.anchors, self.block = width, anchors, block
+        device = target.device
+        self.inverse = torch.full((target.shape.vocab,), -1, dtype=torch.int64, device=device)
+        self.inverse[vocabulary.long()] = torch.arange(vocabulary.shape[0], device=device)
+        self.at = torch.arange(width, device=device)
+        self.slots = torch.arange(block, device=device)
+        block_of = torch.arange(anchors * block, device=device) // block
+        self.within = self._bias(block_of[:, None] == block_of[None])
+        self.decay = torch.exp(-self.slots / DECAY)
+
+    def _bias(self, seen: Tensor) -> Tensor:
+        return torch.zeros(seen.shape, dtype=self.embedding.dtype, device=seen.device).masked_fill(~seen, float("-inf"))
+
+    def make(self, sequences: Tensor, generator: torch.Generator) -> Blocks:
+        """Blocks of `sequences` [B] int64; anchors: distinct answer tokens that have a successor."""
+        f, (b, a, g) = self.features, (sequences.shape[0], self.anchors, self.block)
+        start, last = f.start[sequences][:, None], f.length[sequences][:, None] - 1
+        draw = torch.rand(b, self.width, generator=generator, device=self.at.device)
+        prompt = f.prompt[sequences][:, None]
+        candidate = (self.at >= prompt) & (self.at < last)
+        top, anchor = draw.masked_fill(~candidate, -1.0).topk(a, dim=1)
+        real = top >= 0
+        anchor = torch.where(real, anchor, prompt)
+        at = anchor[..., None] + self.slots  # [B, A, G] positions whose target law the slot is held to
+        valid = real[..., None] & (at < last[..., None])
+        row = start[..., None] + torch.minimum(at, last[..., None])
+        following = f.ids[start[..., None] + torch.minimum(at + 1, last[..., None])].long()
+        previous = f.ids[row].long()
+        weight = valid * self.decay
+        bias = torch.empty(b, 1, a * g, self.width + a * g, dtype=self.embedding.dtype, device=self.at.device)
+        bias[..., : self.width] = self._bias(self.at < anchor[..., None]).repeat_interleave(g, dim=1)[:, None]
+        bias[..., self.width :] = self.within
+        return Blocks(
+            taps=f.taps[start + torch.minimum(self.at, last)],
+            anchor=anchor,
+            embedded=self.embedding[previous[..., 0]],
+            previous=previous,
+            bias=bias,
+            last=f.last[row.flatten()],
+            lse=f.lse[row.flatten()],
+            label=self.inverse[following.flatten()],
+            weight=(weight / weight.sum()).flatten(),
+            valid=valid,
+        )

@@ -1,0 +1,139 @@
+"""Writing a drafter's folder: config.json, bf16 shards with their index, the card. It appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dsbench.runtime.drafters.checkpoint import DrafterShape
+from dsbench.runtime.training.module import DrafterModule
+
+SHARD_BYTES = 15 << 20
+EXTENSIONS = ("mask_embedding", "confidence_head_free.proj", "draft_vocab_ids", "draft_vocab_size", "target_digest")
+
+
+def drafter_config(shape: DrafterShape, target_layers: int, anchors: int) -> dict[str, Any]:
+    """config.json in the published layout plus `draft_vocab_size` and `target_digest`."""
+    layer = shape.layer
+    return {
+        "architectures": ["Qwen3DSparkModel"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "hidden_size": layer.hidden,
+        "intermediate_size": layer.mlp,
+        "num_attention_heads": layer.heads,
+        "num_key_value_heads": layer.kv_heads,
+        "head_dim": layer.head_width,
+        "num_hidden_layers": layer.layers,
+        "num_target_layers": target_layers,
+        "layer_types": ["full_attention"] * layer.layers,
+        "vocab_size": layer.vocab,
+        "max_position_embeddings": layer.context,
+        "rms_norm_eps": layer.norm_eps,
+        "rope_theta": layer.rope_theta,
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+        "block_size": shape.block,
+        "target_layer_ids": list(shape.taps),
+        "num_anchors": anchors,
+        "markov_rank": shape.rank,
+        "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": shape.confidence_with_token,
+        "draft_vocab_size": shape.draft_vocab,
+        "target_digest": shape.target_digest,
+    }
+
+
+def drafter_tensors(module: DrafterModule, vocabulary: Tensor) -> dict[str, Tensor]:
+    """The checkpoint's tensors on the CPU, bf16; `draft_vocab_ids` int32."""
+    tensors = {name: p.detach().to(torch.bfloat16).cpu().contiguous() for name, p in module.named_parameters()}
+    if module.shape.draft_vocab != module.shape.layer.vocab:
+        tensors["draft_vocab_ids"] = vocabulary.to(torch.int32).cpu()
+    return tensors
+
+
+def save_drafter(
+    module: DrafterModule, vocabulary: Tensor, out: Path, *, target_layers: int, anchors: int, card: Mapping[str, Any]
+) -> None:
+    """Replaces the folder `out`. The old one stays until the new one is complete."""
+    partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    shards = _shards(drafter_tensors(module, vocabulary))
+    index: dict[str, str] = {}
+    for number, tensors in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(tensors, str(partial / name), metadata={"format": "pt"})
+        index |= dict.fromkeys(tensors, name)
+    size = sum(t.numel() * t.element_size() for tensors in shards for t in tensors.values())
+    _write(partial / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
+    _write(partial / "config.json", drafter_config(module.shape, target_layers, anchors))
+    _write(partial / "card.json", dict(card))
+    (partial / "README.md").write_text(card_text(card))
+    if out.exists():
+        os.replace(out, old)
+    os.replace(partial, out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """The card for people."""
+    data, options = card["data"], card["options"]
+    lines = [
+        f"# A DSpark drafter for {card['target']}",
+        "",
+        f"Drafts blocks of {options['block']} tokens: {options['layers']} layers over the target's layer outputs"
+        f" {list(options['taps'])}, a `{options['head']}` sequential head, {card['draft_vocab']} draft ids.",
+        f"It fits the target with digest `{card['target_digest']}` and no other; embedding and head are that target's.",
+        "",
+        "## Training",
+        f"- data: {data['tokens']:,} tokens, {data['sequences']['train']:,} sequences that the target itself wrote"
+        f" (seed {data['seed']}); prompts: `dsbench`'s training prompts and user turns that the target wrote",
+        f"- {card['steps']:,} steps in {card['seconds']:.0f} s on {card['device']}, seed {options['seed']},"
+        f" peak learning rate {options['lr']}",
+        "- loss: 0.1 cross-entropy + 0.9 L1 + the two confidences' binary cross-entropy",
+        "",
+        "## Validation (analytic, teacher-forced, held-out prompts)",
+        "| text | tau | " + " | ".join(f"slot {k}" for k in range(1, options["block"] + 1)) + " |",
+        "|---" * (options["block"] + 2) + "|",
+    ]
+    for name, result in card["validation"].items():
+        lines.append(f"| {name} | {result['tau']:.3f} | " + " | ".join(f"{a:.3f}" for a in result["acceptance"]) + " |")
+    lines += [
+        "",
+        "tau counts the bonus token. These are means over given text, not accepted lengths of a run.",
+        "",
+        f"Beside the published layout: {', '.join(f'`{name}`' for name in card['extensions'])}.",
+        "",
+        f"Licence: {card['licence']}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    shards: list[dict[str, Tensor]] = [{}]
+    used = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        if shards[-1] and used + size > SHARD_BYTES:
+            shards.append({})
+            used = 0
+        shards[-1][name] = tensor
+        used += size
+    return shards
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
