@@ -170,12 +170,13 @@ def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events:
         wanted.append((cast(Rule, rule), _number(temperature)))
     _writable(out.parent)
     deployment = deploy(config)
-    calibrations, everything = fit(
+    calibrations, everything, lengths = fit(
         deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
         batch=batch, seed=config.seed, events=wanted, notice=note,
     )  # fmt: skip
     calibrations.save(out)
     print_calibrations(everything)
+    print_lengths(lengths)
     print(f"calibration: {out}")
 
 
@@ -195,6 +196,18 @@ def print_calibrations(everything: Sequence[Any]) -> None:
                 f"{c.event!s:<26} {c.head:<11} {c.method:<6} {depth:>5} {after.n:>7}   {before.ece:>10.3f}  {after.ece:.3f}"
                 f" {band:<16} {skill:>9}     {auc}"
             )
+
+
+def print_lengths(lengths: Sequence[Any]) -> None:
+    """Accepted length, bonus included, with the whole block verified; conditional acceptance by depth."""
+    print("event                      workload        tau [95% over prompts]  rounds  4-gram repetition  acceptance by depth")
+    for row in lengths:
+        bounds = "" if row.tau.low is None else f"[{row.tau.low:.2f}, {row.tau.high:.2f}]"
+        depths = " ".join(f"{p:.3f}" for p in row.conditional)
+        print(
+            f"{row.event!s:<26} {row.workload:<15} {row.tau.value:.2f} {bounds:<17} {row.rounds:>7}  {row.repetition:>17.2f}"
+            f"  {depths}"
+        )
 
 
 def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:

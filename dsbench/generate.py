@@ -20,21 +20,26 @@ from dsbench.workloads.workload import load_workload
 
 
 def build_requests(
-    deployment: Deployment, source: str, *, limit: int, seed: int, sampling: dict[str, Any], home: Path
+    deployment: Deployment, source: str, *, limit: int, seed: int, sampling: dict[str, Any], home: Path,
+    skip_long: bool = False,
 ) -> list[Request]:
-    """The first `limit` prompts of a workload or file (all of a file if 0), in order.
+    """The first `limit` prompts of a workload or file (all of it if 0), in order.
 
-    Raises UsageError for a prompt longer than the context.
+    Raises UsageError for a prompt longer than the context; `skip_long` passes over those that leave no room for
+    `max_tokens` instead.
     """
     tokenizer = deployment.target.tokenizer
     if tokenizer is None:
         raise UsageError(f"target {deployment.target.name} has no tokenizer, so it cannot run text")
     workload = load_workload(source, seed=seed, home=home)
-    prompts = workload.prompts[: limit or None]
-    requests = []
-    for index, prompt in enumerate(prompts):
+    requests: list[Request] = []
+    for prompt in workload.prompts:
+        if limit and len(requests) == limit:
+            break
         ids = tokenizer.encode_chat(prompt.messages)
         room = deployment.target.model.shape.context - len(ids)
+        if skip_long and room < sampling["max_tokens"]:
+            continue
         if room < 1:
             raise UsageError(
                 f"prompt {prompt.id} has {len(ids)} tokens, the context is {deployment.target.model.shape.context}",
@@ -42,7 +47,7 @@ def build_requests(
             )
         params = SamplingParams(seed=request_seed(seed, prompt.workload, prompt.id), **sampling)
         requests.append(
-            Request(id=index, name=prompt.id, workload=prompt.workload, prompt_ids=ids, sampling=params)
+            Request(id=len(requests), name=prompt.id, workload=prompt.workload, prompt_ids=ids, sampling=params)
         )
     return requests
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsbench.plots_budget import draw_budgets
 from dsbench.plots_labels import (
+    MIX,
     arm_names,
     arm_rank,
     by_setting,
@@ -55,7 +56,7 @@ def draw_frontier(
 ) -> list[Path]:
     """Throughput against per-user speed, a panel a workload, a line an arm, a point a batch size."""
     names = arm_names(cells)
-    workloads = sorted({stored.cell.workload for stored in cells})
+    workloads = sorted({stored.cell.workload for stored in cells}, key=lambda name: (name.startswith(MIX), name))
     rows, columns = small_grid(len(workloads))
     prompts = sorted({stored.summary["prompts"] for stored in cells})
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"

@@ -103,7 +103,8 @@ def _bars(axes: Axes, items: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
         for place, (_, body) in enumerate(items):
             rate = body.get("tau" if key == "delivered" else key)
             if rate is None or (key == "ceiling" and body["ceiling_seen"] < LEAST_SEEN):
-                axes.text(place + (at - 1) * 0.28, 0.08, "not seen", rotation=90, fontsize=7, ha="center", va="bottom")
+                text = f"seen in {body['ceiling_seen']:.0%}"
+                axes.text(place + (at - 1) * 0.28, 0.08, text, rotation=90, fontsize=7.5, ha="center", va="bottom")
                 continue
             shift = 1.0 if key == "window" else 0.0
             value = rate["value"] + shift

@@ -75,7 +75,7 @@ def _over_rows(axes: Axes, table: CostTable, verify: Sequence[CellFit], colours:
         axes.fill_between(dense, curves[0], curves[2], color=colour, alpha=0.15, linewidth=0)
         axes.plot(dense, curves[1], color=colour, linewidth=1.4)
         _cells(axes, [fit.cell.rows for fit in own], own, colour)
-    axes.set_title("verify pass over packed rows")
+    axes.set_title("verify pass over packed rows; band: contexts measured")
     axes.set_xlabel("packed rows M")
     axes.set_ylabel("verify time [ms]")
     axes.set_ylim(bottom=0)
@@ -103,6 +103,7 @@ def _over_requests(axes: Axes, table: CostTable, verify: Sequence[CellFit]) -> N
     axes.set_title("verify pass over requests, at equal rows")
     axes.set_xlabel("requests R")
     axes.set_ylabel("verify time [ms]")
+    plain_ticks(axes, "x", [float(fit.cell.requests) for fit in verify])
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, ncols=2, loc="lower right")
 
@@ -142,9 +143,9 @@ def _draft(axes: Axes, table: CostTable, draft: Sequence[CellFit], colours: dict
 
 
 def _contexts(fits: Sequence[CellFit]) -> tuple[int, int, int]:
-    """Least, median and most context tokens of the cells."""
-    found = sorted(fit.cell.context for fit in fits)
-    return found[0], found[len(found) // 2], found[-1]
+    """Least, mean and most context tokens of the cells."""
+    found = [fit.cell.context for fit in fits]
+    return min(found), round(sum(found) / len(found)), max(found)
 
 
 def _cells(axes: Axes, x: Sequence[int], fits: Sequence[CellFit], colour: Any) -> None:
@@ -162,6 +163,11 @@ def _legend(body: SubFigure, colours: dict[int, Any], held: bool) -> None:
 
     handles = [Line2D([], [], color=colour, marker="o", markersize=4, label=f"R={r}") for r, colour in colours.items()]
     if held:
-        ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": LOUD, "markersize": 8, "linestyle": "none"}
+        ring: dict[str, Any] = {
+            "markerfacecolor": "none",
+            "markeredgecolor": LOUD,
+            "markersize": 8,
+            "linestyle": "none",
+        }
         handles.append(Line2D([], [], marker="o", label="held out", **ring))
     body.legend(handles=handles, loc="outside lower center", ncols=9, frameon=False)

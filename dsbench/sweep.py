@@ -108,7 +108,7 @@ def _run_point(
     ]
     measured = max(plan.config.requests, batch)
     if todo:
-        queue = build_queue(workload, plan.config, deployment, 2 * batch + measured)
+        queue = build_queue(workload, plan.config, deployment, 2 * batch + measured + batch // 2)
         texts = None
         if plan.pinned:
             texts = pinned_texts(store.folder / "texts", workload, queue, plan.config, deployment, notice)

@@ -276,7 +276,7 @@ class Engine:
             self.rounds.append(
                 RoundRecord(
                     step=len(self.steps), request=request.id, workload=request.workload, position=position,
-                    output_index=len(request.output) - out, window=window, verified=sent, accepted=accepted,
+                    output_index=len(request.output) - out, window=window, verified=sent, accepted=min(accepted, out),
                     delivered=out, ceiling=ceiling, flips=flips, drafts=tuple(tokens), logits=tuple(logits),
                     free_logits=tuple(free),
                 )

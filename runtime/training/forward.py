@@ -19,7 +19,7 @@ from dsbench.runtime.targets.layers import gated_mlp, rotate
 
 @contextmanager
 def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
-    """Holds scaled_dot_product_attention to `backends` on CUDA, in whose order torch would choose; no effect on the CPU.
+    """Holds scaled_dot_product_attention to `backends` on CUDA; no effect on the CPU.
 
     The one left out is cuDNN's, which plans anew for every shape.
     """

@@ -1,0 +1,221 @@
+"""The engine with a tiny real model: same text in every arm, executed rows, replayed plans, ceilings judged later."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import tiny_drafter, tiny_target
+from toys import ToyDrafter, ToyTarget, staircase_table
+
+from dsbench.errors import UsageError
+from dsbench.measure import later_ceiling
+from dsbench.runtime.accept import UNSEEN
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.request import Request, SamplingParams
+
+MODES = ["none", "static", "static:2", "no-trim", "compact", "compact:early-stop", "cap-accept"]
+
+
+def make_requests(count: int, *, temperature: float = 1.0, max_tokens: int = 24, vocab: int = 64, **sampling) -> list[Request]:
+    generator = torch.Generator().manual_seed(11)
+    return [
+        Request(
+            id=i, name=f"p{i}", workload="tiny",
+            prompt_ids=torch.randint(0, vocab, (3 + 5 * i % 17,), generator=generator).tolist(),
+            sampling=SamplingParams(temperature=temperature, seed=100 + i, max_tokens=max_tokens, **sampling),
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=None, drafter=None, eos=frozenset(), decode=None,
+        config=None):  # fmt: skip
+    target = target or tiny_target()
+    drafter = drafter or tiny_drafter(target)
+    arm = parse_arm(mode)
+    if arm.drafter == "none":
+        drafter = NoDrafter(target.device)
+    planner = Planner(
+        arm, block=drafter.block, rule=rule, lag=lag, table=staircase_table(batch, 4), calibrations=None, replay=replay
+    )
+    config = config or EngineConfig(rule=rule, lag=lag, page=4, prefill_chunk=7)
+    engine = Engine(target, drafter, arm, planner, config, tokens=batch * 80, eos=eos, decode=decode)
+    run_closed_loop(engine, requests, concurrency=batch)
+    engine.pool.check()
+    assert engine.pool.free_pages == engine.pool.shape.pages, "pages leaked"
+    return engine
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_arm_and_batch_size_writes_one_text(mode, temperature):
+    wanted = make_requests(7, temperature=temperature)
+    run("none", wanted, batch=1)
+    for batch in (1, 3, 7):
+        requests = make_requests(7, temperature=temperature)
+        run(mode, requests, batch=batch)
+        assert [r.output for r in requests] == [r.output for r in wanted]
+
+
+def test_top_k_and_top_p_are_per_request_and_arm_independent():
+    def mixed():
+        plain, narrow = make_requests(4), make_requests(4, top_k=5, top_p=0.7)
+        return [plain[0], narrow[1], plain[2], narrow[3]]
+
+    wanted = mixed()
+    run("none", wanted, batch=4)
+    for mode in ("static", "compact"):
+        requests = mixed()
+        run(mode, requests, batch=2)
+        assert [r.output for r in requests] == [r.output for r in wanted]
+    assert [r.output for r in make_and_run_plain()] != [r.output for r in wanted]
+
+
+def make_and_run_plain():
+    requests = make_requests(4)
+    run("none", requests, batch=4)
+    return requests
+
+
+@pytest.mark.parametrize("rule", ["coupled", "residual"])
+@pytest.mark.parametrize("mode", ["none", "static", "static:2", "no-trim", "compact", "cap-accept"])
+def test_executed_rows_are_the_planned_ones(mode, rule):
+    target = ToyTarget(16)
+    drafter = ToyDrafter(16, 4)
+    lag = 2 if rule == "residual" else 0
+    engine = run(mode, make_requests(6, vocab=16), batch=3, rule=rule, lag=lag, target=target, drafter=drafter)
+    prefills = [n for n in target.executed if n not in ()][: len(target.executed) - len(engine.steps)]
+    assert len(target.executed) == len(prefills) + len(engine.steps)
+    by_step: dict[int, list] = {}
+    for record in engine.rounds:
+        by_step.setdefault(record.step, []).append(record)
+    for step in engine.steps:
+        rounds = by_step[step.step]
+        windows = sum(r.window + 1 for r in rounds)
+        sent = sum(r.verified + 1 for r in rounds)
+        assert step.rows == sent
+        assert step.rows in target.executed
+        if mode in ("compact", "no-trim", "none"):
+            assert step.rows == windows == step.budget + step.requests
+            assert step.padding == 0
+        if mode == "cap-accept":
+            assert sent >= windows
+        if mode == "static":
+            assert step.rows == step.requests * 5
+            assert step.padding == step.rows - windows
+
+
+def toy_run(mode, rule, replay=None, lag=0):
+    requests = make_requests(8, vocab=16, max_tokens=20)
+    engine = run(
+        mode, requests, batch=4, rule=rule, lag=lag, replay=replay, target=ToyTarget(16), drafter=ToyDrafter(16, 4)
+    )
+    return requests, engine
+
+
+@pytest.mark.parametrize("rule", ["coupled", "residual"])
+def test_cap_accept_commits_what_compact_commits_on_a_replayed_plan(rule):
+    lag = 2 if rule == "residual" else 0
+    compact, engine = toy_run("compact", rule, lag=lag)
+    counts: dict[int, int] = {}
+    plan = {}
+    for record in engine.rounds:
+        counts[record.request] = counts.get(record.request, 0) + 1
+        plan[record.request, counts[record.request]] = record.window
+    capped, second = toy_run("cap-accept", rule, replay=plan, lag=lag)
+    assert [r.output for r in capped] == [r.output for r in compact]
+    mine = [(r.request, r.window, r.accepted, r.delivered) for r in sorted(engine.rounds, key=lambda r: (r.request, r.position))]
+    theirs = [(r.request, r.window, r.accepted, r.delivered) for r in sorted(second.rounds, key=lambda r: (r.request, r.position))]
+    assert mine == theirs
+    assert any(r.ceiling > r.accepted + 1 for r in second.rounds), "no trimmed draft would have passed: nothing shown"
+
+
+def test_ceiling_judged_later_equals_what_cap_accept_saw():
+    compact, engine = toy_run("compact", "coupled")
+    capped, second = toy_run("cap-accept", "coupled")
+    assert [r.output for r in capped] == [r.output for r in compact]
+    seen = {(r.request, r.position): r for r in second.rounds}
+    compared = trimmed = 0
+    for record in engine.rounds:
+        later = later_ceiling(record, compact[record.request], "coupled")
+        other = seen[record.request, record.position]
+        if later != UNSEEN and other.ceiling != UNSEEN:
+            assert later == other.ceiling
+            compared += 1
+            trimmed += record.ceiling == UNSEEN
+    assert compared > 20 and trimmed > 5
+
+
+def test_pinned_text_is_committed_and_flips_are_counted():
+    requests = make_requests(3)
+    run("none", requests, batch=3)
+    texts = [list(r.output) for r in requests]
+    texts[1][6] = (texts[1][6] + 1) % 64
+    again = make_requests(3)
+    for request, text in zip(again, texts, strict=True):
+        request.canonical = list(text)
+    engine = run("static", again, batch=3)
+    assert [r.output for r in again] == texts
+    flips = sum(s.flips for s in engine.steps)
+    assert flips >= 1
+    assert sum(r.flips for r in engine.rounds if r.request != 1) == 0
+
+
+def test_eos_anywhere_in_a_block_ends_the_request():
+    free = make_requests(5, temperature=0.0)
+    run("none", free, batch=5)
+    eos = frozenset({free[0].output[9], free[3].output[4]})
+    wanted = []
+    for r in free:
+        cut = next((i for i, t in enumerate(r.output) if t in eos), len(r.output) - 1)
+        wanted.append(r.output[: cut + 1])
+    for mode in ("none", "static", "no-trim", "compact"):
+        requests = make_requests(5, temperature=0.0)
+        run(mode, requests, batch=2, eos=eos)
+        assert [r.output for r in requests] == wanted
+        assert all(r.finish_reason == ("stop" if r.output[-1] in eos else "length") for r in requests)
+
+
+def test_stop_strings_cut_the_text_before_them_in_every_arm():
+    def decode(ids):
+        return "".join(f"<{t}>" for t in ids)
+
+    free = make_requests(3)
+    run("none", free, batch=3)
+    stop = (f"<{free[0].output[5]}><{free[0].output[6]}>", f"<{free[2].output[3]}>")
+    results = []
+    for mode in ("none", "static", "compact"):
+        requests = make_requests(3, stop=stop)
+        run(mode, requests, batch=3, decode=decode)
+        results.append([(r.output, r.text, r.finish_reason) for r in requests])
+    assert results[0] == results[1] == results[2]
+    output, text, reason = results[0][0]
+    assert reason == "stop" and decode(output).startswith(text)
+    assert any(decode(output)[len(text) :].startswith(s) for s in stop)
+
+
+def test_max_tokens_of_one_and_mixed_limits():
+    requests = make_requests(4)
+    for request, limit in zip(requests, (1, 2, 9, 24), strict=True):
+        request.sampling = SamplingParams(seed=request.sampling.seed, max_tokens=limit)
+    run("static", requests, batch=4)
+    assert [len(r.output) for r in requests] == [1, 2, 9, 24]
+
+
+def test_a_prompt_as_long_as_the_context_is_refused_in_one_line():
+    request = make_requests(1)[0]
+    request.prompt_ids = [1] * 256
+    with pytest.raises(UsageError, match="256 tokens, the context is 256"):
+        run("none", [request], batch=20)
+
+
+def test_anticipating_pairs_are_refused():
+    with pytest.raises(UsageError, match="anticipate"):
+        toy_run("compact", "residual", lag=0)
+    with pytest.raises(UsageError, match="anticipate"):
+        toy_run("compact:oracle", "residual", lag=2)

@@ -1,0 +1,144 @@
+"""Pictures: written, not blank, saying what they must; what cannot be drawn is refused in words or left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from synthetic_run import write_synthetic_run
+
+from dsbench.errors import UsageError
+from dsbench.plots import draw_all
+from dsbench.plots_budget import planned_cells
+from dsbench.plots_cost import draw_cost
+from dsbench.plots_style import arm_styles
+from dsbench.profiles.fit import CostSample, fit_cost_table
+from dsbench.store import RunStore
+
+MIX = "mix:math=1,poetry=1"
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    modes = ["none", "static:2", "static", "compact", "cap-accept"]
+    run = write_synthetic_run(folder / "r", modes=modes, batches=[1, 4], workloads=["math", MIX], repeats=1, tokens=24)
+    return {path.name: path for path in draw_all(run, folder / "plots")}
+
+
+def test_every_picture_comes_as_png_and_svg(drawn):
+    names = ("frontier", "budget", "budget-mix-math-1-poetry-1", "step-time")
+    assert set(drawn) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+
+
+def test_pictures_are_wide_enough_and_not_blank(drawn):
+    for path in (path for name, path in drawn.items() if name.endswith("png")):
+        pixels = imread(path)[..., :3]
+        assert pixels.shape[1] == 1605
+        inked = (pixels < 0.98).any(-1)
+        assert 0.01 < inked.mean() < 0.7
+        assert len(np.unique((pixels[inked] * 15).astype(int), axis=0)) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("frontier", ["per-user speed [tokens/s]", "throughput [tokens/s]", "R=4", "none", "cap-accept", "static:2"]),
+        ("frontier", ["best fixed window at each R, in hindsight", "mix:math=1, poetry=1", "n = 12 prompts a point"]),
+        ("budget", ["Verify budget by workload", "ceiling: delivered had all drafts been verified", "arm: cap-accept"]),
+        ("budget-mix-math-1-poetry-1", ["Verify budget inside mix:math=1, poetry=1", ">poetry<", ">math<"]),
+        ("step-time", ["predicted step time [ms]", "measured step time [ms]", "median error", "n = "]),
+    ],
+)
+def test_pictures_say_what_they_show(drawn, name, texts):
+    svg = drawn[f"{name}.svg"].read_text()
+    for text in [*texts, "Virtual CPU @ 2.0 GHz", "toy-135m", "coupled, T=1, pinned text"]:
+        assert text in svg
+
+
+def test_the_budget_prints_the_summarys_own_numbers(tmp_path):
+    run = write_synthetic_run(
+        tmp_path / "r", modes=["compact", "cap-accept"], batches=[2], workloads=["math"], repeats=1
+    )
+    chosen = planned_cells(run.cells())
+    assert [c.cell.mode for c in chosen] == ["cap-accept"]
+    draw_all(run, tmp_path / "p", formats=("svg",))
+    svg = (tmp_path / "p" / "budget.svg").read_text()
+    body = chosen[0].summary
+    for value in (body["tau"]["value"], body["ceiling"]["value"], body["window"]["value"] + 1):
+        assert f">{value:.2f}<" in svg
+
+
+def test_a_run_of_one_plain_cell_has_a_frontier_and_nothing_else(tmp_path):
+    run = write_synthetic_run(
+        tmp_path / "r", modes=["none"], batches=[1], workloads=["chat"], repeats=1, measured=1,
+        labels={"random_weights": True},
+    )  # fmt: skip
+    paths = draw_all(run, tmp_path / "p", formats=("svg",))
+    assert [path.name for path in paths] == ["frontier.svg"]
+    assert "RANDOM WEIGHTS" in paths[0].read_text()
+
+
+def test_what_cannot_be_drawn_is_refused_in_words(tmp_path):
+    empty = RunStore(tmp_path / "empty", create=True)
+    empty.write_run({})
+    with pytest.raises(UsageError, match="no data"):
+        draw_all(empty, tmp_path / "p")
+    run = write_synthetic_run(tmp_path / "r", modes=["none"], batches=[1], workloads=["chat"], repeats=1)
+    with pytest.raises(UsageError, match="unknown picture format"):
+        draw_all(run, tmp_path / "p", formats=("gif",))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot write"):
+        draw_all(run, tmp_path / "file")
+
+
+def cost_samples():
+    rng = np.random.default_rng(0)
+    for requests in (1, 2, 4, 8):
+        for tokens in (128, 512):
+            context = requests * tokens
+            for number in range(3):
+                noise = 1 + 0.01 * rng.standard_normal()
+                for rows in (r for r in (1, 2, 4, 8, 16, 32, 48) if requests <= r <= 6 * requests):
+                    yield CostSample(
+                        requests, rows, context, (0.01 + 3e-4 * rows + 1e-7 * context) * noise, "verify", number
+                    )
+                yield CostSample(requests, 0, context, (0.002 + 1e-4 * requests) * noise, "draft", number)
+
+
+def test_the_cost_fit_shows_cells_held_out_cells_and_the_draft_curve(tmp_path):
+    facts = {"random_weights": "True", "date": "2026-01-02"}
+    table, report = fit_cost_table(cost_samples(), tiers=None, contract={"device": "Virtual CPU"}, provenance=facts)
+    png, svg = draw_cost(table, report, tmp_path)
+    assert report.verify.heldout_cells > 0
+    inked = (imread(png)[..., :3] < 0.98).any(-1)
+    assert 0.01 < inked.mean() < 0.7
+    text = svg.read_text()
+    for part in ("packed rows M", "verify time [ms]", "draft time [ms]", "held out", "R=8", "M=8", "RANDOM WEIGHTS"):
+        assert part in text
+    assert f"{report.verify.cells} verify cells" in text
+
+
+def test_a_table_without_draft_samples_is_drawn_too(tmp_path):
+    samples = [sample for sample in cost_samples() if sample.phase == "verify"]
+    table, report = fit_cost_table(samples, tiers=None, contract={}, provenance={})
+    (path,) = draw_cost(table, report, tmp_path, formats=("svg",))
+    assert "no draft samples" in path.read_text()
+
+
+def test_kinds_of_arms_keep_their_colour_and_variants_differ():
+    few, many = arm_styles(["compact", "none"]), arm_styles(["compact", "compact:early-stop", "static:1", "static:2"])
+    assert few["compact"]["color"] == many["compact"]["color"]
+    looks = {tuple(sorted((key, str(value)) for key, value in look.items())) for look in many.values()}
+    assert len(looks) == 4
+
+
+def test_analysis_imports_neither_torch_nor_pyplot():
+    code = (
+        "import sys, dsbench.plots, dsbench.plots_cost, dsbench.summary;"
+        "assert not {'torch', 'matplotlib.pyplot', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
