@@ -15,7 +15,7 @@ stage_model() {
   dsbench models pull smollm2-135m --gguf "$file"
 }
 stage_check() {
-  "$PYTHON" -m pytest -m gpu -p no:cacheprovider -x 2>&1 | tail -30
+  "$PYTHON" -m pytest -m gpu -p no:cacheprovider -o filterwarnings= -x 2>&1 | tail -30
 }
 stage_smoke() {
   rm -rf "$WORK/smoke"
