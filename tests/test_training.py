@@ -33,10 +33,11 @@ from dsbench.runtime.training.data import (
 )
 from dsbench.runtime.training.features import make_features
 from dsbench.runtime.training.forward import padded_forward
-from dsbench.runtime.training.generate import generate
-from dsbench.runtime.training.loss import draft_loss, slot_acceptance
+from dsbench.runtime.training.generate import Decoder, generate
+from dsbench.runtime.training.loss import draft_loss, rows_gradient, slot_acceptance
 from dsbench.runtime.training.options import TrainOptions
-from dsbench.runtime.training.train import Sums, fit, learning_rate, loss_of, prepare, train_drafter
+from dsbench.runtime.training.step import loss_of
+from dsbench.runtime.training.train import Sums, fit, learning_rate, prepare, train_drafter
 
 CPU = torch.device("cpu")
 SHAPE = ModelShape(
@@ -110,6 +111,19 @@ def test_greedy_generation_is_the_argmax_of_plain_forwards(target: DenseTarget) 
         assert len(answer) == min(70, 80 - len(prompt)) or answer[-1] == 2
         logits = full_logits(target, prompt + answer.tolist())
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer.tolist()
+
+
+def test_rows_that_only_pad_the_batch_disturb_nothing(target: DenseTarget, monkeypatch) -> None:
+    """On CUDA batch sizes are rounded up, so rows that are through ride along: here by 4, past the cache's end."""
+    ends = frozenset(range(0, 97, 5))
+    prompts = [[3 + i, 50 - i, 7] for i in range(7)]
+    alone = [
+        generate(target, [p], [0.0], eos=ends, limit=120, width=128, seed=0, batch=1, log=quiet)[0] for p in prompts
+    ]
+    assert len({len(a) for a in alone}) > 2
+    monkeypatch.setattr(Decoder, "_padded", lambda self, live: min(self.batch, -(-live // 4) * 4))
+    together = generate(target, prompts, [0.0] * 7, eos=ends, limit=120, width=128, seed=0, batch=6, log=quiet)
+    assert [a.tolist() for a in together] == [a.tolist() for a in alone]
 
 
 def test_sampled_tokens_follow_the_targets_law_and_stop_at_the_end_token(target: DenseTarget) -> None:
@@ -311,8 +325,6 @@ def test_a_short_training_reduces_the_loss(target: DenseTarget, head: str) -> No
     held = setting.maker.make(setting.splits[TRAIN][:8], torch.Generator().manual_seed(9))
 
     def loss() -> float:
-        from dsbench.runtime.training.loss import rows_gradient
-
         with torch.no_grad():
             return loss_of(setting.module, rows_gradient, setting, held).total.item()
 

@@ -70,6 +70,8 @@ def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], l
     """Runs the target over all of the data. Raises EnvironmentRefused if the cache would not fit on the device."""
     tokens, d, device = int(data.starts[-1]), target.shape.hidden, target.device
     need = tokens * ((len(taps) + 1) * d * target.dtype.itemsize + 8)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch holds in reserve does not count as free
     if device.type == "cuda" and need > MOST_MEMORY * torch.cuda.mem_get_info(device)[0]:
         raise EnvironmentRefused(
             f"the features of {tokens} tokens need {need / 2**30:.0f} GiB on {device}", hint="lower --sequences"

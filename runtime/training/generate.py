@@ -66,6 +66,7 @@ def fitting_batch(target: DenseTarget, batch: int, width: int) -> int:
     """`batch`, or the rows whose cache and logits fit into 70% of the free memory of a CUDA device."""
     if target.device.type != "cuda":
         return batch
+    torch.cuda.empty_cache()  # what torch holds in reserve does not count as free
     shape, size = target.shape, target.dtype.itemsize
     row = 2 * shape.layers * shape.kv_heads * shape.head_width * size * width + 16 * shape.vocab
     rows = int(0.7 * torch.cuda.mem_get_info(target.device)[0]) // row

@@ -134,7 +134,7 @@ class DrafterModule(nn.Module):
         at = torch.cat(
             [
                 torch.arange(s, device=taps.device).expand(b, s),
-                (anchor[..., None] + 1 + torch.arange(g, device=taps.device)).flatten(1),
+                (anchor[..., None] + torch.arange(g, device=taps.device)).flatten(1),
             ],
             dim=1,
         )
