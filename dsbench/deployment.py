@@ -63,7 +63,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
     if need_drafter:
         folder = drafter_folder(config)
         drafter = load_drafter(folder, target.model)
-        calibrations = _calibrations(config, folder, drafter.digest)
+        calibrations = _calibrations(config, folder, drafter.digest, target.model.digest)
     contract = {
         "target": target.model.digest,
         "drafter": drafter.digest,
@@ -117,12 +117,12 @@ def drafter_folder(config: RunConfig) -> Path:
     return shipped
 
 
-def _calibrations(config: RunConfig, folder: Path, digest: str) -> CalibrationSet | None:
+def _calibrations(config: RunConfig, folder: Path, digest: str, target_digest: str) -> CalibrationSet | None:
     path = Path(config.calibration) if config.calibration else folder / "calibration.json"
     if not config.calibration and not path.exists():
         return None
     calibrations = load_calibration_set(path)
-    calibrations.require({"drafter": digest})
+    calibrations.require({"drafter": digest, "target": target_digest})
     return calibrations
 
 

@@ -81,7 +81,7 @@ def judge_residual(
     tries = sampling.rows(index.repeat_interleave(block))
     u = keyed_uniforms(tries, positions[:, :block].reshape(-1), Purpose.ACCEPT).view(requests, block)
     law = draft.probabilities if draft.probabilities is not None else target.new_zeros(requests, 0, 1)
-    passed = residual_tests(draft.tokens, law, target, u, draft.depth)
+    passed = residual_tests(draft.tokens, law, target, u, law.shape[1])
     whole = (passed & (torch.arange(block, device=logits.device) < verified[:, None])).long().cumprod(-1).sum(-1)
     accepted = torch.minimum(whole, window)
     at = positions[index, accepted]

@@ -32,6 +32,11 @@ class Arm:
         return block if self.fixed is None else min(self.fixed, block)
 
     @property
+    def sees_whole_block(self) -> bool:
+        """Whether it verifies more than it may commit, and so must draft it all."""
+        return self.commit == "window"
+
+    @property
     def planned(self) -> bool:
         """Whether it needs a cost table."""
         return self.policy in ("argmax", "early-stop", "oracle")

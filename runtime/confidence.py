@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsbench.profiles.calibration import Calibration, CalibrationSet
+from dsbench.profiles.calibration import Calibration, CalibrationSet, Head
 from dsbench.profiles.calibration import conditional as apply_map
 from dsbench.runtime.request import Request, SamplingParams
 
@@ -23,16 +23,17 @@ class ConfidenceRelay:
     """Calibrates by each request's sampling setting and remembers the last `lag` steps' survival per request."""
 
     def __init__(self, calibrations: CalibrationSet | None, rule: str, block: int, lag: int) -> None:
-        self.calibrations, self.rule, self.block, self.lag = calibrations, rule, block, lag
+        self.calibrations = calibrations if block else None
+        self.rule, self.block, self.lag = rule, block, lag
         self.notes: set[str] = set()
-        self._chosen: dict[tuple[float, int, float], Calibration] = {}
+        self._chosen: dict[tuple[float, int, float, Head], Calibration] = {}
         self._ring: deque[dict[int, Array]] = deque(maxlen=lag + 1)
 
-    def conditional(self, requests: Sequence[Request], logits: Array) -> Array:
-        """Calibrated P(draft j passes | those before it did), [R, G], of raw logits [R, G]."""
+    def conditional(self, requests: Sequence[Request], logits: Array, head: Head = "conditioned") -> Array:
+        """Calibrated P(draft j passes | those before it did), [R, G], of a head's raw logits [R, G]."""
         if self.calibrations is None:
             return apply_map(logits, np.ones(self.block), np.zeros(self.block))
-        maps = [self._map(r.sampling) for r in requests]
+        maps = [self._map(r.sampling, head) for r in requests]
         scale = np.array([m.scale for m in maps])
         offset = np.array([m.offset for m in maps])
         return np.asarray(1.0 / (1.0 + np.exp(-(scale * logits + offset))))
@@ -51,14 +52,14 @@ class ConfidenceRelay:
         """Survival [G] of a request nothing is known about; even odds per draft without a calibration."""
         if self.calibrations is None:
             return np.asarray(0.5 ** np.arange(1, self.block + 1))
-        return self._map(sampling).prior_survival[: self.block]
+        return self._map(sampling, "conditioned").prior_survival[: self.block]
 
-    def _map(self, sampling: SamplingParams) -> Calibration:
-        key = (sampling.temperature, sampling.top_k, sampling.top_p)
+    def _map(self, sampling: SamplingParams, head: Head) -> Calibration:
+        key = (sampling.temperature, sampling.top_k, sampling.top_p, head)
         if key not in self._chosen:
             assert self.calibrations is not None
             rule: Any = self.rule
-            choice = self.calibrations.choose(rule, *key)
+            choice = self.calibrations.choose(rule, *key[:3], head=head)
             if choice.note:
                 self.notes.add(choice.note)
             self._chosen[key] = choice.calibration

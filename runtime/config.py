@@ -11,11 +11,13 @@ from dsbench.errors import UsageError
 class EngineConfig:
     """Fields that hold for a whole run.
 
-    rule: coupled or residual. lag: steps between the confidences that set the budget and the step that uses them.
+    rule: coupled or residual. draft: planned stops the sequential head where token-free confidences see no use for more
+    (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences that set the budget and the step that uses them.
     page: tokens a KV page. prefill_chunk: prompt tokens a prefill pass. page_seed: None keeps pages in order.
     """
 
     rule: str = "coupled"
+    draft: str = "planned"
     lag: int = 0
     page: int = 16
     prefill_chunk: int = 512
@@ -25,6 +27,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.rule not in ("coupled", "residual"):
             raise UsageError(f"unknown acceptance rule {self.rule!r}", hint="coupled or residual")
+        if self.draft not in ("planned", "full"):
+            raise UsageError(f"unknown draft depth {self.draft!r}", hint="planned or full")
         for name, least in (("lag", 0), ("page", 1), ("prefill_chunk", 1)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} must be >= {least}, got {getattr(self, name)}")

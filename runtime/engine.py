@@ -18,7 +18,7 @@ from dsbench.runtime.accept import Verdict, judge_coupled, judge_residual, widen
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.batch import Batch, pack_rows, ragged_positions
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.drafters.draft import Draft, Drafter
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter
 from dsbench.runtime.finish import extend
 from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
@@ -80,11 +80,11 @@ class Engine:
         sampling = sampling_of(requests, self.target.device)
         limits, context = self._limits(requests), sum(r.committed for r in requests)
         with phase("draft"):
-            depth = self.arm.depth(self.drafter.block)
+            depth = self._depth(requests, limits, context)
             draft = self.drafter.propose(requests, sampling, self.pool, rule=self.config.rule, depth=depth)
         with phase("plan"):
             plan, inputs = self.planner.plan(requests, draft, limits, context)
-            verified = self._verified(plan, limits, depth)
+            verified = self._verified(plan, limits, draft.depth)
         with phase("pack"):
             batch = self._pack(requests, draft, verified)
         with phase("verify"):
@@ -186,12 +186,19 @@ class Engine:
             self.pool.grow(request.id, request.committed + self.drafter.block + 1)
             request.rounds += 1
 
-    def _verified(self, plan: VerifyPlan, limits: np.ndarray, depth: int) -> Tensor:
+    def _depth(self, requests: Sequence[Request], limits: np.ndarray, context: int) -> DepthRule:
+        """How many slots the drafter is to fill, once it knows the block's token-free confidences."""
+        most = self.arm.depth(self.drafter.block)
+        if self.config.draft == "full" or self.arm.sees_whole_block or self.arm.layout == "rectangular":
+            return lambda free: torch.full((len(requests),), most, device=free.device)
+        return lambda free: self.planner.depth(requests, free, limits, context).clamp(max=most)
+
+    def _verified(self, plan: VerifyPlan, limits: np.ndarray, depth: Tensor) -> Tensor:
         """Drafts per request that the target runs: the window, the whole block to see past it, or one shape for all."""
         if self.arm.layout == "rectangular":
-            return torch.full_like(plan.window, depth)
+            return depth
         if self.arm.commit == "window":
-            return torch.from_numpy(np.minimum(limits, depth)).to(plan.window)
+            return torch.minimum(torch.from_numpy(limits).to(depth), depth)
         return plan.window
 
     def _pack(self, requests: Sequence[Request], draft: Draft, verified: Tensor) -> Batch:
@@ -269,15 +276,15 @@ class Engine:
             return
         columns = zip(
             requests, plan.window.tolist(), verified.tolist(), verdict.accepted.tolist(), delivered,
-            verdict.ceiling.tolist(), verdict.flips.tolist(), draft.tokens[:, : draft.depth].tolist(),
+            verdict.ceiling.tolist(), verdict.flips.tolist(), draft.depth.tolist(), draft.tokens.tolist(),
             draft.confidence.tolist(), draft.free.tolist(), batch.context.tolist(), strict=True,
         )  # fmt: skip
-        for request, window, sent, accepted, out, ceiling, flips, tokens, logits, free, position in columns:
+        for request, window, sent, accepted, out, ceiling, flips, depth, tokens, logits, free, position in columns:
             self.rounds.append(
                 RoundRecord(
                     step=len(self.steps), request=request.id, workload=request.workload, position=position,
                     output_index=len(request.output) - out, window=window, verified=sent, accepted=min(accepted, out),
-                    delivered=out, ceiling=ceiling, flips=flips, drafts=tuple(tokens), logits=tuple(logits),
+                    delivered=out, ceiling=ceiling, flips=flips, drafts=tuple(tokens[:depth]), logits=tuple(logits[:depth]),
                     free_logits=tuple(free),
                 )
             )  # fmt: skip

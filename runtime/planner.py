@@ -111,10 +111,11 @@ def threshold_windows(confidence: Tensor, limits: Tensor, threshold: float) -> T
     return torch.minimum(kept, limits)
 
 
-def predicted_seconds(table: CostTable | None, requests: int, rows: int, context: int) -> float:
+def predicted_seconds(table: CostTable | None, shape: StepShape, *, drafts: bool) -> float:
+    """Step seconds by the table, without its draft part for an arm that drafts nothing; nan without a table."""
     if table is None:
         return float("nan")
-    return float(table.step_seconds(StepShape(requests=requests, rows=rows, context=context)))
+    return table.step_seconds(shape) if drafts else table.verify_seconds(shape)
 
 
 class Planner:
@@ -145,20 +146,42 @@ class Planner:
         self.lag = lag if arm.policy == "argmax" else 0
         self.relay = ConfidenceRelay(calibrations, rule, block, self.lag)
 
+    def depth(self, requests: Sequence[Request], free: Tensor, limits: Array, context: int) -> Tensor:
+        """Slots worth drafting, int64 [R]: the windows that token-free confidences [R, G] would get.
+
+        They are known before any token of the block is drawn, so the sequential head stops early without anticipating.
+        Policies that do not weigh cost want the whole block.
+        """
+        if self.replay is not None:
+            return torch.tensor([self.replay[r.id, r.rounds] for r in requests], device=free.device)
+        if self.arm.policy not in ("argmax", "early-stop") or self.table is None:
+            return torch.full((len(requests),), self.block, device=free.device)
+        conditional = self.relay.conditional(requests, free.double().cpu().numpy(), "free")
+        survival = np.cumprod(conditional, axis=1)
+        choice = want_tier(survival, limits, self.table, context)
+        limit = torch.from_numpy(limits).to(free.device)
+        return allocate(torch.from_numpy(survival).to(free.device), limit, choice.rows - len(requests))
+
     def plan(self, requests: Sequence[Request], draft: Draft, limits: Array, context: int) -> tuple[VerifyPlan, PlanInputs]:
         """Windows for R requests that may verify at most limits [R] drafts each, with `context` tokens in all."""
-        cap = np.minimum(limits, draft.depth)
+        depth = draft.depth.cpu().numpy()
+        cap = np.minimum(limits, depth)
         conditional = self.relay.conditional(requests, draft.confidence.double().cpu().numpy())
+        undrafted = np.arange(self.block) >= depth[:, None]
+        if undrafted.any():  # later budgets recall these slots: the token-free head knows them
+            free = self.relay.conditional(requests, draft.free.double().cpu().numpy(), "free")
+            conditional = np.where(undrafted, free, conditional)
         survival = np.cumprod(conditional, axis=1)
         self.relay.remember(requests, survival)
         window, reason, priors = self._windows(requests, draft, conditional, survival, cap, context)
         budget = int(window.sum())
         rows = len(requests) + budget
+        shape = StepShape(len(requests), rows, context)
         plan = VerifyPlan(
             window=window, budget=budget, tier=self.table.tier(rows) if self.table else rows, reason=reason,
-            seconds=predicted_seconds(self.table, len(requests), rows, context),
+            seconds=predicted_seconds(self.table, shape, drafts=self.block > 0),
         )  # fmt: skip
-        outside = self.table is not None and self.table.outside(StepShape(len(requests), rows, context))
+        outside = self.table is not None and self.table.outside(shape)
         return plan, PlanInputs(survival=survival, priors=priors, age=self.lag, extrapolated=outside)
 
     def _windows(

@@ -34,7 +34,7 @@ def make_requests(count: int, *, temperature: float = 1.0, max_tokens: int = 24,
 
 
 def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=None, drafter=None, eos=frozenset(), decode=None,
-        config=None):  # fmt: skip
+        config=None, draft="planned"):  # fmt: skip
     target = target or tiny_target()
     drafter = drafter or tiny_drafter(target)
     arm = parse_arm(mode)
@@ -43,7 +43,7 @@ def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=Non
     planner = Planner(
         arm, block=drafter.block, rule=rule, lag=lag, table=staircase_table(batch, 4), calibrations=None, replay=replay
     )
-    config = config or EngineConfig(rule=rule, lag=lag, page=4, prefill_chunk=7)
+    config = config or EngineConfig(rule=rule, lag=lag, page=4, prefill_chunk=7, draft=draft)
     engine = Engine(target, drafter, arm, planner, config, tokens=batch * 80, eos=eos, decode=decode)
     run_closed_loop(engine, requests, concurrency=batch)
     engine.pool.check()
@@ -113,8 +113,9 @@ def test_executed_rows_are_the_planned_ones(mode, rule):
 def toy_run(mode, rule, replay=None, lag=0):
     requests = make_requests(8, vocab=16, max_tokens=20)
     engine = run(
-        mode, requests, batch=4, rule=rule, lag=lag, replay=replay, target=ToyTarget(16), drafter=ToyDrafter(16, 4)
-    )
+        mode, requests, batch=4, rule=rule, lag=lag, replay=replay, target=ToyTarget(16), drafter=ToyDrafter(16, 4),
+        draft="full",
+    )  # fmt: skip
     return requests, engine
 
 

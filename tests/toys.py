@@ -81,12 +81,13 @@ class ToyDrafter:
 
     def propose(self, requests, sampling, pool, *, rule, depth):
         count = len(requests)
+        depth = depth(torch.zeros(count, self.block))
         prefixes = [tuple(r.prompt_ids) + tuple(r.output) for r in requests]
         start = torch.tensor([r.committed for r in requests])
         tokens = torch.zeros(count, self.block, dtype=torch.int64)
         confidence = torch.zeros(count, self.block)
         laws: list[Tensor] = []
-        for j in range(depth):
+        for j in range(int(depth.max())):
             rows = [self.law(p) for p in prefixes]
             logits = torch.tensor([row[0] for row in rows])
             confidence[:, j] = torch.tensor([row[1] for row in rows])

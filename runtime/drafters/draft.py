@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +19,14 @@ from dsbench.runtime.state import StatePool
 class Draft:
     """What was proposed for R requests. Confidence logits are raw: calibration is the planner's."""
 
-    tokens: Tensor  # [R, G] int64 vocabulary ids; columns past `depth` were not drafted
-    confidence: Tensor  # [R, G] fp32 logit of P(draft j accepted | drafts before it accepted), token-conditioned
+    tokens: Tensor  # [R, G] int64 vocabulary ids; columns past a request's depth were not drafted
+    confidence: Tensor  # [R, G] fp32, as far as drafted: logit of P(draft j accepted | those before it accepted)
     free: Tensor  # [R, G] fp32 the same from the hidden state alone: known before any token is drawn
-    probabilities: Tensor | None  # [R, G, V'] fp32, the law each draft was drawn from; residual rule only
-    depth: int  # columns that were drafted
+    probabilities: Tensor | None  # [R, max depth, V'] fp32, the law each draft was drawn from; residual rule only
+    depth: Tensor  # [R] int64, columns that were drafted
+
+
+DepthRule = Callable[[Tensor], Tensor]  # token-free confidence logits [R, G] -> slots worth drafting, int64 [R]
 
 
 class Drafter(Protocol):
@@ -38,7 +41,7 @@ class Drafter(Protocol):
         """(kv heads, head width) of each layer it keeps in the pool."""
 
     def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: int
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
     ) -> Draft: ...
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
@@ -59,11 +62,12 @@ class NoDrafter:
         return ()
 
     def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: int
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
     ) -> Draft:
         n, device = len(requests), self.vocabulary.device
         nothing = torch.empty(n, 0, dtype=torch.float32, device=device)
-        return Draft(tokens=nothing.long(), confidence=nothing, free=nothing, probabilities=None, depth=0)
+        none = torch.zeros(n, dtype=torch.int64, device=device)
+        return Draft(tokens=nothing.long(), confidence=nothing, free=nothing, probabilities=None, depth=none)
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
         """Nothing to keep."""

@@ -15,15 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target, read_drafter
-from dsbench.runtime.drafters.draft import Draft
+from dsbench.runtime.drafters.draft import DepthRule, Draft
 from dsbench.runtime.drafters.heads import head_feature
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget, layer_weights, split_heads
-from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotate
+from dsbench.runtime.targets.layers import rms_norm, rotate, swiglu
 
 
 class DSparkDrafter:
@@ -34,15 +35,20 @@ class DSparkDrafter:
         self.shape, self.digest, self.block, self.taps = shape, digest, shape.block, shape.taps
         self.first_layer = target.shape.layers
         self.layers = [layer_weights(shape.layer, weights, f"layers.{i}.") for i in range(shape.layer.layers)]
-        self.fc, self.hidden_norm, self.norm = weights["fc.weight"], weights["hidden_norm.weight"], weights["norm.weight"]
+        self.fc = Projection(weights["fc.weight"])
+        self.hidden_norm, self.norm = weights["hidden_norm.weight"], weights["norm.weight"]
         self.embedding = weights.get("embed_tokens.weight", target.embedding)
         ids = weights.get("draft_vocab_ids")
         self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids.long()
         self.head = weights.get("lm_head.weight", target.head)
         if self.head.shape[0] != self.vocabulary.shape[0]:
             self.head = self.head[self.vocabulary].contiguous()
+        self.unembed = Projection(self.head)
+        q_rows = shape.layer.heads * shape.layer.head_width
+        self.context_kv = [layer.qkv.rows(q_rows) for layer in self.layers]
         self.mask = weights["mask_embedding"] if shape.mask_token is None else self.embedding[shape.mask_token]
         self.sequential = {k.removeprefix("markov_head."): w for k, w in weights.items() if k.startswith("markov_head.")}
+        self.bias = Projection(self.sequential["markov_w2.weight"]) if shape.head != "none" else None
         self.confidence = _linear(weights, "confidence_head.proj")
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
         self.cos, self.sin = target.cos, target.sin
@@ -52,15 +58,16 @@ class DSparkDrafter:
 
     @torch.inference_mode()
     def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: int
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
     ) -> Draft:
-        """Drafts `depth` <= G tokens per request; pages must reach G slots past the committed ones."""
+        """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones."""
         device = self.norm.device
         start = torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device)
         anchor = torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device)
         table = pool.table([r.id for r in requests])
         hidden = self.backbone(anchor, start, table, pool)
-        return self.draw(hidden, anchor, start.long(), sampling, rule=rule, depth=depth)
+        free = self._confidence_free(hidden)
+        return self.draw(hidden, free, anchor, start.long(), sampling, rule=rule, depth=depth(free))
 
     def backbone(self, anchor: Tensor, start: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """Hidden states [R, G, D] after the final norm, of blocks that follow `start` [R] committed tokens."""
@@ -75,47 +82,56 @@ class DSparkDrafter:
         x = x.reshape(requests * block, -1)
         eps = self.shape.layer.norm_eps
         for i, layer in enumerate(self.layers):
-            q, k, v = split_heads(F.linear(rms_norm(x, layer.input_norm, eps), layer.qkv), self.shape.layer, layer)
+            q, k, v = split_heads(layer.qkv(rms_norm(x, layer.input_norm, eps)), self.shape.layer, layer)
             pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
             keys, values = pool.layer(self.first_layer + i)
             mixed = paged_attention(rotate(q, cos, sin), keys, values, table, cu_rows, start, causal=False)
-            x = x + F.linear(mixed.flatten(1), layer.output)
-            x = x + gated_mlp(rms_norm(x, layer.mlp_norm, eps), layer.gate_up, layer.down)
+            x = x + layer.output(mixed.flatten(1))
+            x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, eps))))
         return rms_norm(x, self.norm, eps).view(requests, block, -1)
 
     def draw(
-        self, hidden: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str, depth: int
+        self, hidden: Tensor, free: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str, depth: Tensor
     ) -> Draft:
-        """The sequential head over hidden [R, G, D]: tokens and confidences of the first `depth` slots."""
+        """The sequential head over hidden [R, G, D]: tokens and confidences of the first depth[r] slots of each request.
+
+        A slot runs for the requests that want it and no others.
+        """
         requests, block = hidden.shape[:2]
+        most = int(depth.max())
+        wanted = torch.arange(most, device=hidden.device) < depth[:, None]
+        base = hidden.new_empty(requests, most, self.vocabulary.shape[0])
+        base[wanted] = self.unembed(hidden[:, :most][wanted])
         tokens = anchor.new_zeros(requests, block)
         confidence = hidden.new_zeros(requests, block, dtype=torch.float32)
-        laws: list[Tensor] = []
-        keep_laws = rule == "residual"
-        base = F.linear(hidden[:, :depth], self.head)
-        previous, state = anchor, hidden.new_zeros(requests, max(self.shape.rank, 1))
-        for j in range(depth):
-            h, logits = hidden[:, j], base[:, j]
-            if self.shape.head != "none":
-                e = self.sequential["markov_w1.weight"][previous]
-                feature, state = head_feature(self.shape.head, self.sequential, e, h, state)
-                logits = logits + F.linear(feature, self.sequential["markov_w2.weight"])
-                confidence[:, j] = self._confidence(h, e)
+        laws = base.new_zeros(base.shape, dtype=torch.float32) if rule == "residual" else None
+        state = hidden.new_zeros(requests, max(self.shape.rank, 1))
+        for j in range(most):
+            rows = wanted[:, j].nonzero().squeeze(1)
+            previous = anchor[rows] if j == 0 else tokens[rows, j - 1]
+            logits, confidence[rows, j], state[rows] = self._slot(hidden[rows, j], base[rows, j], previous, state[rows])
+            mine, position = sampling.rows(rows), start[rows] + j + 1
+            if laws is not None:
+                laws[rows, j] = law = distribution(logits, mine)
+                drawn = inverse_cdf(law, keyed_uniforms(mine, position, Purpose.DRAFT))
+                tokens[rows, j] = self.vocabulary[drawn]
             else:
-                confidence[:, j] = self._confidence(h, None)
-            position = start + j + 1
-            if keep_laws:
-                law = distribution(logits, sampling)
-                laws.append(law)
-                previous = self.vocabulary[inverse_cdf(law, keyed_uniforms(sampling, position, Purpose.DRAFT))]
-            else:
-                previous = coupled_choice(logits, sampling, position, self.vocabulary)
-            tokens[:, j] = previous
-        free = confidence if self.confidence_free is None else F.linear(hidden, *self.confidence_free).squeeze(-1).float()
-        return Draft(
-            tokens=tokens, confidence=confidence, free=free, depth=depth,
-            probabilities=torch.stack(laws, dim=1) if laws else None,
-        )  # fmt: skip
+                tokens[rows, j] = coupled_choice(logits, mine, position, self.vocabulary)
+        return Draft(tokens=tokens, confidence=confidence, free=free, depth=depth, probabilities=laws)
+
+    def _slot(self, h: Tensor, base: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One slot of n requests: logits [n, V'], confidence logit [n], next state; h [n, D], previous token ids [n]."""
+        if self.bias is None:
+            return base, self._confidence(h, None), state
+        e = self.sequential["markov_w1.weight"][previous]
+        feature, state = head_feature(self.shape.head, self.sequential, e, h, state)
+        return base + self.bias(feature), self._confidence(h, e), state
+
+    def _confidence_free(self, hidden: Tensor) -> Tensor:
+        """Token-free logits [R, G]; even odds without such a head."""
+        if self.confidence_free is None:
+            return hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
+        return F.linear(hidden, *self.confidence_free).squeeze(-1).float()
 
     def _confidence(self, h: Tensor, e: Tensor | None) -> Tensor:
         """Logit [R] that the slot's draft passes if the ones before it did; 0 (even odds) without a confidence head."""
@@ -131,12 +147,11 @@ class DSparkDrafter:
         Rows that end up rejected are written too: they lie past the committed length, where nobody reads, and the next
         pass over those positions overwrites them.
         """
-        context = rms_norm(F.linear(taps, self.fc), self.hidden_norm, self.shape.layer.norm_eps)
+        context = rms_norm(self.fc(taps), self.hidden_norm, self.shape.layer.norm_eps)
         slots, cos, sin = pool.slots(batch), self.cos[batch.positions], self.sin[batch.positions]
-        q_rows = self.shape.layer.heads * self.shape.layer.head_width
         width = self.shape.layer.head_width
         for i, layer in enumerate(self.layers):
-            k, v = F.linear(context, layer.qkv[q_rows:]).unflatten(-1, (-1, width)).chunk(2, dim=1)
+            k, v = self.context_kv[i](context).unflatten(-1, (-1, width)).chunk(2, dim=1)
             assert layer.k_norm is not None
             k = rms_norm(k, layer.k_norm, self.shape.layer.norm_eps)
             pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dsbench.errors import UsageError
 from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch
-from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotary_table, rotate
+from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
 from dsbench.runtime.targets.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ class Layer:
     """Weights of one decoder layer, projections fused row-wise."""
 
     input_norm: Tensor  # [D]
-    qkv: Tensor  # [(H + 2K) E, D]
-    output: Tensor  # [D, H E]
+    qkv: Projection  # [(H + 2K) E, D]
+    output: Projection  # [D, H E]
     mlp_norm: Tensor  # [D]
-    gate_up: Tensor  # [2 I, D]
-    down: Tensor  # [D, I]
+    gate_up: Projection  # [2 I, D]
+    down: Projection  # [D, I]
     q_norm: Tensor | None  # [E]
     k_norm: Tensor | None  # [E]
 
@@ -47,6 +47,7 @@ class DenseTarget:
         self.digest = digest
         self.embedding = _take(weights, "model.embed_tokens.weight", (shape.vocab, shape.hidden))
         self.head = self.embedding if shape.tied else _take(weights, "lm_head.weight", (shape.vocab, shape.hidden))
+        self.unembed = Projection(self.head)
         self.norm = _take(weights, "model.norm.weight", (shape.hidden,))
         self.layers = [layer_weights(shape, weights, f"model.layers.{i}.") for i in range(shape.layers)]
         self.dtype, self.device = self.norm.dtype, self.norm.device
@@ -63,23 +64,23 @@ class DenseTarget:
         tapped: list[Tensor] = []
         for index, layer in enumerate(self.layers):
             x = x + self._attend(layer, index, rms_norm(x, layer.input_norm, self.shape.norm_eps), batch, pool, slots, cos, sin)
-            x = x + gated_mlp(rms_norm(x, layer.mlp_norm, self.shape.norm_eps), layer.gate_up, layer.down)
+            x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, self.shape.norm_eps))))
             if index in taps:
                 tapped.append(x)
         last = x if batch.logit_rows is None else x[batch.logit_rows]
-        logits = F.linear(rms_norm(last, self.norm, self.shape.norm_eps), self.head)
+        logits = self.unembed(rms_norm(last, self.norm, self.shape.norm_eps))
         return logits, torch.cat(tapped, dim=-1) if tapped else x.new_empty(x.shape[0], 0)
 
     def _attend(
         self, layer: Layer, index: int, x: Tensor, batch: Batch, pool: StatePool, slots: Tensor, cos: Tensor, sin: Tensor
     ) -> Tensor:
-        q, k, v = split_heads(F.linear(x, layer.qkv), self.shape, layer)
+        q, k, v = split_heads(layer.qkv(x), self.shape, layer)
         pool.write(index, slots, rotate(k, cos, sin), v)
         keys, values = pool.layer(index)
         mixed = paged_attention(
             rotate(q, cos, sin), keys, values, batch.pages, batch.cu_rows, batch.context, causal=True
         )
-        return F.linear(mixed.flatten(1), layer.output)
+        return layer.output(mixed.flatten(1))
 
 
 def split_heads(qkv: Tensor, shape: ModelShape, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,13 +102,13 @@ def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str) ->
 
     return Layer(
         input_norm=take("input_layernorm", d),
-        qkv=torch.cat(
-            [take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)]
+        qkv=Projection(
+            torch.cat([take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)])
         ),
-        output=take("self_attn.o_proj", d, q),
+        output=Projection(take("self_attn.o_proj", d, q)),
         mlp_norm=take("post_attention_layernorm", d),
-        gate_up=torch.cat([take("mlp.gate_proj", shape.mlp, d), take("mlp.up_proj", shape.mlp, d)]),
-        down=take("mlp.down_proj", d, shape.mlp),
+        gate_up=Projection(torch.cat([take("mlp.gate_proj", shape.mlp, d), take("mlp.up_proj", shape.mlp, d)])),
+        down=Projection(take("mlp.down_proj", d, shape.mlp)),
         q_norm=take("self_attn.q_norm", shape.head_width) if shape.qk_norm else None,
         k_norm=take("self_attn.k_norm", shape.head_width) if shape.qk_norm else None,
     )

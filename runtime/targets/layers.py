@@ -31,5 +31,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def gated_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """SwiGLU: (silu(gate) * up) projected down; gate_up [2I, D] is gate over up, down [D, I]."""
-    gate, up = F.linear(x, gate_up).chunk(2, dim=-1)
-    return F.linear(F.silu(gate) * up, down)
+    return F.linear(swiglu(F.linear(x, gate_up)), down)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of the fused projection's output [..., 2 I]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up

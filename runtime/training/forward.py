@@ -57,15 +57,15 @@ def padded_forward(
     x = target.embedding[ids]
     tapped: list[Tensor] = []
     for index, layer in enumerate(target.layers):
-        q, k, v = split_heads(F.linear(norm(x, layer.input_norm, shape.norm_eps), layer.qkv), shape, layer)
+        q, k, v = split_heads(F.linear(norm(x, layer.input_norm, shape.norm_eps), layer.qkv.weight), shape, layer)
         q, k, v = rotate(q, cos, sin).transpose(1, 2), rotate(k, cos, sin).transpose(1, 2), v.transpose(1, 2)
         if keep is not None:
             keep(index, k, v)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         with attention_by(x.device, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + F.linear(mixed.transpose(1, 2).reshape(n, length, -1), layer.output)
-        x = x + gated_mlp(norm(x, layer.mlp_norm, shape.norm_eps), layer.gate_up, layer.down)
+        x = x + F.linear(mixed.transpose(1, 2).reshape(n, length, -1), layer.output.weight)
+        x = x + gated_mlp(norm(x, layer.mlp_norm, shape.norm_eps), layer.gate_up.weight, layer.down.weight)
         if index in taps:
             tapped.append(x)
     last = norm(x, target.norm, shape.norm_eps)

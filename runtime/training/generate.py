@@ -200,15 +200,15 @@ class Decoder:
         bias = bias.masked_fill(hidden, float("-inf"))
         x = target.embedding[self.token[:n]]
         for index, layer in enumerate(target.layers):
-            q, k, v = split_heads(F.linear(norm(x, layer.input_norm, shape.norm_eps), layer.qkv), shape, layer)
+            q, k, v = split_heads(F.linear(norm(x, layer.input_norm, shape.norm_eps), layer.qkv.weight), shape, layer)
             keys, values = self.keys[index], self.values[index]
             keys[rows, :, position] = rotate(k, cos, sin)
             values[rows, :, position] = v
             q = rotate(q, cos, sin).view(n, shape.kv_heads, -1, shape.head_width)  # the group's queries as rows
             mixed = F.scaled_dot_product_attention(q, keys[:n, :, :bucket], values[:n, :, :bucket], attn_mask=bias)
-            x = torch.addmm(x, mixed.reshape(n, -1), layer.output.t())
-            gate, up = F.linear(norm(x, layer.mlp_norm, shape.norm_eps), layer.gate_up).chunk(2, dim=-1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
+            x = torch.addmm(x, mixed.reshape(n, -1), layer.output.weight.t())
+            gate, up = F.linear(norm(x, layer.mlp_norm, shape.norm_eps), layer.gate_up.weight).chunk(2, dim=-1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.weight.t())
         logits = F.linear(norm(x, target.norm, shape.norm_eps), target.head)
         chosen = _choose(logits, self.scale[:n], self.noise[:n])
         column = self.count[:n].masked_fill(done, self.limit)
