@@ -1,4 +1,4 @@
-"""`calibrate`: full-block rollouts on held-out prompts -> accepted lengths, and STS and Platt maps per (rule, temperature)."""
+"""`calibrate`: full-block rollouts on held-out prompts -> accepted lengths, STS and Platt maps per event."""
 
 from __future__ import annotations
 

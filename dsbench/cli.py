@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dsbench.profiles.cost import CostTable
     from dsbench.settings import RunConfig
 
+EVENTS = "coupled@0,coupled@0.7,coupled@1,residual@0.7,residual@1"
+
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="How far should speculative drafts be verified, on this machine, with this model and this traffic?",
@@ -150,7 +152,7 @@ def generate_command(
     top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
     max_tokens: MaxTokens = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
-    limit: Annotated[int | None, typer.Option(help="Prompts to run; default: a file's all, a workload's first 4.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Prompts to run; default: all of a file, 4 of a workload.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be given more than once.")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
 ) -> None:  # fmt: skip
@@ -171,7 +173,7 @@ def calibrate_command(
     threads: Threads = None, seed: Seed = None, max_tokens: MaxTokens = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
     prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
-    events: Annotated[str, typer.Option(help="rule@temperature, ...")] = "coupled@0,coupled@0.7,coupled@1,residual@0.7,residual@1",
+    events: Annotated[str, typer.Option(help="rule@temperature, ...")] = EVENTS,
 ) -> None:  # fmt: skip
     """Fit the confidence calibration on full-block rollouts, and report it before and after."""
     from dsbench import commands
@@ -237,7 +239,9 @@ def models_list() -> None:
         here = (model_folder(model.name, default_home()) / "config.json").exists()
         print(f"{model.name:<22} {'cached' if here else 'not pulled':<11} {model.licence:<11} {model.note}")
     for shape in catalogue_shapes().values():
-        print(f"{'shape:' + shape.name:<22} {'-':<11} {'-':<11} random weights, {shape.parameters / 1e9:.2f}B parameters")
+        print(
+            f"{'shape:' + shape.name:<22} {'-':<11} {'-':<11} random weights, {shape.parameters / 1e9:.2f}B parameters"
+        )
 
 
 @workloads_app.command("pull")

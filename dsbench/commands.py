@@ -79,8 +79,8 @@ def print_fit(report: FitReport) -> None:
         if phase is None:
             continue
         print(
-            f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out: error median {percent(phase.heldout_median)},"
-            f" 95th percentile {percent(phase.heldout_p95)} (repeats of a cell spread {percent(phase.spread_median)})"
+            f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out:"
+            f" error median {percent(phase.heldout_median)}, 95% within {percent(phase.heldout_p95)} (repeats of a cell spread {percent(phase.spread_median)})"
         )
     if report.confounded:
         print(f"not told apart by these cells: {', '.join(report.confounded)}")
@@ -102,7 +102,9 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
     table = cost_table(config, deployment) if any(arm.planned for arm in plan.arms) else None
     if deployment.calibrations is None and any(arm.planned for arm in plan.arms):
         note("this drafter has no calibration: its raw confidences are used as they are")
-    note(f"{plan.passes} passes: {len(plan.arms)} arms x {len(plan.batches)} batch sizes x {len(plan.workloads)} workloads")
+    note(
+        f"{plan.passes} passes: {len(plan.arms)} arms, {len(plan.batches)} batch sizes, {len(plan.workloads)} workloads"
+    )
     run_sweep(plan, deployment, table, store, sources, note)
     print_summary(store_folder)
 
@@ -112,7 +114,9 @@ def cost_table(config: RunConfig, deployment: Deployment) -> CostTable:
     found = find_cost_table(config, deployment)
     if found is not None:
         return found
-    note("no cost table of this machine and model yet: measuring a short one (`dsbench profile-cost` makes a better one)")
+    note(
+        "no cost table of this machine and model yet: measuring a short one (`dsbench profile-cost` makes a better one)"
+    )
     batches = parse_range(config.batch or _default_batches(config), what="batch")
     table, report = measure_table(deployment, config, batches, (64, 256), QUICK_PASSES)
     path = cost_path(deployment)
@@ -137,8 +141,8 @@ def generate(
     engine_config = EngineConfig(rule=config.accept, lag=lag)
     deployment = deploy(config, need_drafter=arm.drafter != "none")
     sampling = {
-        "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p, "max_tokens": config.max_tokens,
-        "stop": stop,
+        "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p, "stop": stop,
+        "max_tokens": config.max_tokens,
     }  # fmt: skip
     count = limit if limit is not None else (0 if Path(prompts).suffix == ".jsonl" else 4)
     requests = build_requests(
@@ -182,7 +186,9 @@ def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events:
 
 def print_calibrations(everything: Sequence[Any]) -> None:
     """ECE of the cumulative product before and after, AUC of the conditional event, by depth, on held-out rounds."""
-    print("event                      head        method depth       n   ECE before  after [noise band]   Brier skill   AUC")
+    print(
+        "event                      head        method depth       n   ECE before  after [noise band]  Brier skill  AUC"
+    )
     for c in everything:
         for depth, (before, after, single) in enumerate(
             zip(c.before.prefix, c.after.prefix, c.after.conditional, strict=True), start=1
@@ -193,26 +199,26 @@ def print_calibrations(everything: Sequence[Any]) -> None:
             skill = "-" if after.skill is None else f"{after.skill:+.3f}"
             auc = "-" if single.auc is None else f"{single.auc:.3f}"
             print(
-                f"{c.event!s:<26} {c.head:<11} {c.method:<6} {depth:>5} {after.n:>7}   {before.ece:>10.3f}  {after.ece:.3f}"
-                f" {band:<16} {skill:>9}     {auc}"
+                f"{c.event!s:<26} {c.head:<11} {c.method:<6} {depth:>5} {after.n:>7}   {before.ece:>10.3f}"
+                f"  {after.ece:.3f} {band:<16} {skill:>9}     {auc}"
             )
 
 
 def print_lengths(lengths: Sequence[Any]) -> None:
     """Accepted length, bonus included, with the whole block verified; conditional acceptance by depth."""
-    print("event                      workload        tau [95% over prompts]  rounds  4-gram repetition  acceptance by depth")
+    print("event                      workload        tau [95% over prompts]  rounds  4-gram repetition  by depth")
     for row in lengths:
         bounds = "" if row.tau.low is None else f"[{row.tau.low:.2f}, {row.tau.high:.2f}]"
         depths = " ".join(f"{p:.3f}" for p in row.conditional)
         print(
-            f"{row.event!s:<26} {row.workload:<15} {row.tau.value:.2f} {bounds:<17} {row.rounds:>7}  {row.repetition:>17.2f}"
-            f"  {depths}"
+            f"{row.event!s:<26} {row.workload:<15} {row.tau.value:.2f} {bounds:<17} {row.rounds:>7}"
+            f"  {row.repetition:>17.2f}  {depths}"
         )
 
 
 def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:
-    from dsbench.runtime.targets.load import load_target
-    from dsbench.runtime.training.train import TrainOptions, train_drafter
+    from dsbench.runtime.training.options import TrainOptions
+    from dsbench.runtime.training.train import train_drafter
     from dsbench.workloads.training import training_prompts
 
     if out.exists() and any(out.iterdir()):
@@ -220,7 +226,6 @@ def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str,
     _writable(out.parent)
     chosen = TrainOptions(**options, seed=config.seed, data_path=data)
     deployment = deploy(config, need_drafter=False)
-    assert load_target is not None
     card = train_drafter(chosen, deployment.target, training_prompts(), out, lambda line: note(json.dumps(line)))
     print(json.dumps(card, indent=2, default=str))
 

@@ -20,7 +20,13 @@ from dsbench.workloads.workload import load_workload
 
 
 def build_requests(
-    deployment: Deployment, source: str, *, limit: int, seed: int, sampling: dict[str, Any], home: Path,
+    deployment: Deployment,
+    source: str,
+    *,
+    limit: int,
+    seed: int,
+    sampling: dict[str, Any],
+    home: Path,
     skip_long: bool = False,
 ) -> list[Request]:
     """The first `limit` prompts of a workload or file (all of it if 0), in order.
@@ -53,7 +59,12 @@ def build_requests(
 
 
 def run_requests(
-    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, requests: Sequence[Request], batch: int
+    deployment: Deployment,
+    arm: Arm,
+    config: EngineConfig,
+    table: CostTable | None,
+    requests: Sequence[Request],
+    batch: int,
 ) -> Engine:
     """Runs the requests to their end, `batch` at a time; the engine keeps the records."""
     engine = make_engine(deployment, arm, config, table, requests, batch)

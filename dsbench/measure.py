@@ -21,7 +21,12 @@ from dsbench.texts import pool_tokens
 
 
 def make_engine(
-    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int
+    deployment: Deployment,
+    arm: Arm,
+    config: EngineConfig,
+    table: CostTable | None,
+    queue: Sequence[Request],
+    batch: int,
 ) -> Engine:
     """An engine with room for `batch` requests of the queue at once."""
     drafter = deployment.drafter if arm.drafter != "none" else deployment.none
@@ -36,8 +41,8 @@ def make_engine(
 
 
 def run_repeat(
-    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int,
-    measured: int, texts: Sequence[list[int]] | None,
+    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
+    batch: int, measured: int, texts: Sequence[list[int]] | None,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
     """Runs the queue; requests `batch` .. `batch + measured` of it are the measured ones.
 

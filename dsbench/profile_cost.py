@@ -41,7 +41,9 @@ def shapes(batches: Sequence[int], contexts: Sequence[int], block: int) -> list[
     """Rows from one to block + 1 a request, halves between, so that R and M do not move together."""
     found = []
     for requests in batches:
-        levels = sorted({round(requests * k) for k in ROWS_PER_REQUEST if round(requests * k) <= requests * (block + 1)})
+        levels = sorted(
+            {round(requests * k) for k in ROWS_PER_REQUEST if round(requests * k) <= requests * (block + 1)}
+        )
         found += [Shape(requests=requests, rows=m, mean_context=c) for m in levels for c in contexts]
     return found
 
@@ -87,7 +89,7 @@ def _engine(deployment: Deployment, requests: int, context: int) -> Engine:
 
 
 def as_samples(times: Sequence[tuple[Shape, int, StepRecord]]) -> list[CostSample]:
-    """Draft samples from the cells without a draft row; verify samples are what a step takes beyond their draft time."""
+    """Draft samples from cells without a draft row; verify samples are what a step takes beyond their draft time."""
     drafts: dict[tuple[int, int], list[float]] = {}
     for cell, _, record in times:
         if cell.rows == cell.requests:

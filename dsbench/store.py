@@ -125,7 +125,13 @@ class RunStore:
             shutil.rmtree(draft, ignore_errors=True)
 
     def write_cell(self, key: str, cell: Cell, summary: Mapping[str, Any], flags: Sequence[str]) -> None:
-        body = {"schema": SCHEMA, "parameters": asdict(cell), "status": "done", "summary": summary, "flags": list(flags)}
+        body = {
+            "schema": SCHEMA,
+            "parameters": asdict(cell),
+            "status": "done",
+            "summary": summary,
+            "flags": list(flags),
+        }
         write_atomically(self.cell_folder(key) / "cell.json", json.dumps(body, indent=2) + "\n")
 
     def cells(self) -> list[StoredCell]:

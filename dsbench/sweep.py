@@ -117,7 +117,7 @@ def _run_point(
             store.write_repeat(keys[cell.mode], tables)
             steps = tables["steps"]
             pace = steps["delivered"].sum() / steps["seconds"].sum()
-            notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s decoding")
+            notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
     for arm, cell in cells:
         folder = store.cell_folder(keys[cell.mode])
         stored = StoredCell(folder=folder, cell=cell, status="done", summary={}, flags=[])

@@ -18,7 +18,7 @@ from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.settings import RunConfig
-from dsbench.workloads.workload import Workload
+from dsbench.workloads.workload import Prompt, Workload
 
 RECORDING_BATCH = {"cpu": 16, "cuda": 128}
 
@@ -32,7 +32,7 @@ def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, s
     if tokenizer is None:
         raise UsageError(f"target {deployment.target.name} has no tokenizer, so it cannot run text")
     room = deployment.target.model.shape.context - config.max_tokens
-    encoded = []
+    encoded: list[tuple[Prompt, list[int]]] = []
     for prompt in workload.prompts:
         if len(encoded) == size:
             break
@@ -40,7 +40,9 @@ def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, s
         if len(ids) <= room:
             encoded.append((prompt, ids))
     if not encoded:
-        raise UsageError(f"no prompt of {workload.name} fits the context of {deployment.target.model.shape.context} tokens")
+        raise UsageError(
+            f"no prompt of {workload.name} fits the context of {deployment.target.model.shape.context} tokens"
+        )
     queue = []
     for index in range(size):
         replica, at = divmod(index, len(encoded))

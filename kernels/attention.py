@@ -44,7 +44,7 @@ def paged_attention_reference(
 def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool
 ) -> Tensor:
-    """As the reference. On the CPU a compiled kernel whose result for a row depends on nothing but that row's request."""
+    """As the reference. On the CPU a compiled kernel: a row's result depends on nothing but its own request."""
     if q.device.type != "cpu":
         return paged_attention_reference(q, keys, values, pages, cu_rows, context, causal=causal)
     out = torch.empty(q.shape, dtype=torch.float32)

@@ -20,7 +20,9 @@ THRESHOLD_STEP = 8  # thresholds per unit of gap
 THRESHOLDS = 18 * THRESHOLD_STEP
 
 
-def gumbel_argmax_reference(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
+def gumbel_argmax_reference(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
+) -> Tensor:
     """Index into each row [n, V'] of the winner. temperature fp32 [n]; seeds, positions int64 [n]; ids int64 [V']."""
     scores = logits.float()
     hot = temperature > 0
@@ -58,7 +60,7 @@ def _winning_words() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 @numba.njit(inline="always")
-def _philox_word(seed: int, position: int, vocab_id: int) -> int:
+def _philox_word(seed: Any, position: Any, vocab_id: Any) -> Any:
     mask = np.uint64(0xFFFFFFFF)
     c0, c1 = np.uint64(vocab_id // 4), np.uint64(position)
     c2, c3 = np.uint64(0), np.uint64(0)
@@ -78,7 +80,7 @@ def _philox_word(seed: int, position: int, vocab_id: int) -> int:
 
 
 @numba.njit(inline="always")
-def _gumbel(word24: int) -> float:
+def _gumbel(word24: Any) -> Any:
     w = min((np.float32(word24) + np.float32(0.5)) * np.float32(1.0 / (1 << 24)), np.float32(1.0 - 1.0 / (1 << 24)))
     return np.float32(-math.log(np.float32(-math.log1p(-w))))
 

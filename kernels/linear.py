@@ -38,7 +38,7 @@ class Projection:
 
 def prepack(weight: Tensor) -> Any:
     """The weight in oneDNN's own layout, or None where plain `F.linear` is to be used."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not torch._C._has_mkldnn:
         return None
     try:
         with torch.inference_mode(False), torch.no_grad():

@@ -25,7 +25,7 @@ def philox(key: Tensor, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple
 
     Returns four tensors of 32-bit numbers held in int64.
     """
-    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)  # type: ignore[no-untyped-call]
     k0, k1 = key & MASK, (key >> 32) & MASK
     for _ in range(10):
         a, b = c0 * ROUND_A, c2 * ROUND_B  # wraps modulo 2**64; the masks below take the right 32 bits
@@ -56,7 +56,7 @@ def uniforms(seeds: Tensor, positions: Tensor, rounds: Tensor, purpose: int) -> 
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
-    """The coupled rule's noise table rows: [n, len(ids)] fp32 for seeds, positions int64 [n] and vocabulary ids [V']."""
+    """Rows of the coupled rule's noise table: [n, V'] fp32 for seeds, positions int64 [n] and ids int64 [V']."""
     zero = torch.zeros((), dtype=torch.int64, device=ids.device)
     lanes = philox(seeds[:, None], ((ids // 4)[None, :], positions[:, None], zero, zero))
     stacked = torch.stack(lanes)  # [4, n, V']

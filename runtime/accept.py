@@ -50,9 +50,7 @@ def judge_coupled(
     """
     width = draft.tokens.shape[1] + 1
     vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    own = pad_rows(
-        coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, vocabulary), batch, width
-    )
+    own = pad_rows(coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, vocabulary), batch, width)
     chosen = own if recorded is None else torch.where(recorded >= 0, recorded, own)
     column = torch.arange(width - 1, device=logits.device)
     match = (draft.tokens == chosen[:, :-1]) & (column < verified[:, None])

@@ -71,7 +71,9 @@ def parse_arm(mode: str) -> Arm:
 
 def _window(mode: str, detail: str) -> int:
     if not detail.isdigit() or int(detail) < 1:
-        raise UsageError(f"mode {mode!r}: the window must be a whole number >= 1", hint="for none at all use --mode none")
+        raise UsageError(
+            f"mode {mode!r}: the window must be a whole number >= 1", hint="for none at all use --mode none"
+        )
     return int(detail)
 
 

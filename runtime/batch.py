@@ -33,7 +33,7 @@ class Batch:
 
 
 def ragged_positions(context: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """cu_rows [R+1] int32, request index [M] and positions [M] int64 of `counts[r]` rows that follow `context[r]` tokens."""
+    """cu_rows [R+1] int32, request index [M] and positions [M] int64 of counts[r] rows after context[r] tokens."""
     cu_rows = torch.zeros(counts.shape[0] + 1, dtype=torch.int32, device=counts.device)
     cu_rows[1:] = counts.cumsum(0)
     index = torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts.long())
@@ -42,7 +42,7 @@ def ragged_positions(context: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor) -> Batch:
-    """Front-packs anchor [R] and the first verified[r] drafts of [R, G] into one batch of M = sum(verified + 1) rows."""
+    """Front-packs anchor [R] and the first verified[r] drafts of [R, G] into M = sum(verified + 1) rows."""
     cu_rows, index, positions = ragged_positions(context, verified + 1)
     block = torch.cat([anchor[:, None], drafts], dim=1)
     ids = block[index, positions - context.long()[index]]

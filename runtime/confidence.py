@@ -16,7 +16,7 @@ from dsbench.profiles.calibration import Calibration, CalibrationSet, Head
 from dsbench.profiles.calibration import conditional as apply_map
 from dsbench.runtime.request import Request, SamplingParams
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ConfidenceRelay:

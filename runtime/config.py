@@ -1,4 +1,4 @@
-"""How the engine runs. The only runtime configuration; what is compared is an Arm, how a request samples SamplingParams."""
+"""How the engine runs. The only runtime configuration: what is compared is an Arm."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dsbench.errors import UsageError
 class EngineConfig:
     """Fields that hold for a whole run.
 
-    rule: coupled or residual. draft: planned stops the sequential head where token-free confidences see no use for more
-    (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences that set the budget and the step that uses them.
-    page: tokens a KV page. prefill_chunk: prompt tokens a prefill pass. page_seed: None keeps pages in order.
+    rule: coupled or residual. draft: planned stops the sequential head where token-free confidences see no use for
+    more (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences
+    that set the budget and the step that uses them. page: tokens a KV page. prefill_chunk: prompt tokens a prefill
+    pass. page_seed: shuffles the pages; None keeps them in order.
     """
 
     rule: str = "coupled"

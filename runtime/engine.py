@@ -89,7 +89,9 @@ class Engine:
             batch = self._pack(requests, draft, verified)
         with phase("verify"):
             logits, taps = self.target.forward(batch, self.pool, self.drafter.taps)
-            assert logits.shape[0] == batch.rows == int(verified.sum()) + len(requests), "executed rows are not the plan's"
+            assert logits.shape[0] == batch.rows == int(verified.sum()) + len(requests), (
+                "executed rows are not the plan's"
+            )
         with phase("accept"):
             verdict = self._judge(requests, sampling, logits, batch, draft, plan, verified)
         with phase("commit"):
@@ -110,8 +112,9 @@ class Engine:
         for request in requests:
             room = self.target.shape.context - len(request.prompt_ids)
             if room < 1 or not request.prompt_ids:
+                count = len(request.prompt_ids)
                 raise UsageError(
-                    f"prompt {request.name} has {len(request.prompt_ids)} tokens, the context is {self.target.shape.context}",
+                    f"prompt {request.name} has {count} tokens, the context is {room + count}",
                     hint="shorten it, or leave it out" if request.prompt_ids else "a prompt must not be empty",
                 )
             need = len(request.prompt_ids) + min(request.sampling.max_tokens, room) + self.drafter.block + 1
@@ -233,9 +236,7 @@ class Engine:
     def _commit(self, requests: Sequence[Request], verdict: Verdict) -> list[int]:
         """Extends each request by what was accepted and the token after it; returns tokens delivered per request."""
         delivered = []
-        for request, accepted, tokens in zip(
-            requests, verdict.accepted.tolist(), verdict.tokens.tolist(), strict=True
-        ):
+        for request, accepted, tokens in zip(requests, verdict.accepted.tolist(), verdict.tokens.tolist(), strict=True):
             delivered.append(extend(request, tokens[: accepted + 1], self.eos, self.decode, self._room(request)))
             self.pool.truncate(request.id, request.committed)
         return delivered
@@ -260,8 +261,9 @@ class Engine:
     ) -> StepRecord:  # fmt: skip
         phases = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
         record = StepRecord(
-            step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=batch.rows, tier=plan.tier,
-            padding=batch.rows - plan.rows if self.arm.commit == "all" else 0, context=context, delivered=sum(delivered),
+            step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=batch.rows,
+            padding=batch.rows - plan.rows if self.arm.commit == "all" else 0, context=context, tier=plan.tier,
+            delivered=sum(delivered),
             seconds=self.timer.now() - begin, predicted_seconds=plan.seconds, confidence_age=inputs.age,
             priors=inputs.priors, extrapolated=inputs.extrapolated, flips=int(verdict.flips.sum()), **phases,
         )  # fmt: skip
@@ -284,7 +286,8 @@ class Engine:
                 RoundRecord(
                     step=len(self.steps), request=request.id, workload=request.workload, position=position,
                     output_index=len(request.output) - out, window=window, verified=sent, accepted=min(accepted, out),
-                    delivered=out, ceiling=ceiling, flips=flips, drafts=tuple(tokens[:depth]), logits=tuple(logits[:depth]),
+                    delivered=out, ceiling=ceiling, flips=flips, drafts=tuple(tokens[:depth]),
+                    logits=tuple(logits[:depth]),
                     free_logits=tuple(free),
                 )
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""When a request ends: EOS, its token limit, the context, or a stop string anywhere in a block. Ids in, a reason out."""
+"""When a request ends: EOS, its token limit, the context, or a stop string anywhere in a block."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dsbench.runtime.confidence import ConfidenceRelay
 from dsbench.runtime.drafters.draft import Draft
 from dsbench.runtime.request import Request
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,16 @@ def allocate(survival: Tensor, limits: Tensor, budget: int) -> Tensor:
     column = torch.arange(block, device=survival.device)
     legal = column < limits[:, None]
     score = torch.where(legal, survival.double().cummin(dim=1).values, torch.full_like(survival, -1).double())
-    order = score.t().reshape(-1).sort(descending=True, stable=True).indices  # position-major: ties by position, request
+    order = (
+        score.t().reshape(-1).sort(descending=True, stable=True).indices
+    )  # position-major: ties by position, request
     granted = torch.zeros(block * requests, dtype=torch.bool, device=survival.device)
     granted[order[:budget]] = True
     return (granted.view(block, requests).t() & legal).sum(-1)
 
 
 def early_stop(survival: Array, limits: Array, table: CostTable, context: int) -> int:
-    """Budget K of the paper's Algorithm 1: admit in order of survival, stop at the first that does not raise throughput."""
+    """Budget K of the paper's Algorithm 1: admit by survival, stop at the first that does not raise throughput."""
     requests, block = survival.shape
     ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
     ranked = ranked[ranked > 0]
@@ -141,7 +143,9 @@ class Planner:
                 f"mode {arm.name} would anticipate under the residual rule", hint="give --lag 2, or --accept coupled"
             )
         if arm.planned and table is None:
-            raise UsageError(f"mode {arm.name} needs a cost table", hint="run `dsbench profile-cost`, or give --cost FILE")
+            raise UsageError(
+                f"mode {arm.name} needs a cost table", hint="run `dsbench profile-cost`, or give --cost FILE"
+            )
         self.arm, self.block, self.table, self.replay = arm, block, table, replay
         self.lag = lag if arm.policy == "argmax" else 0
         self.relay = ConfidenceRelay(calibrations, rule, block, self.lag)
@@ -162,7 +166,9 @@ class Planner:
         limit = torch.from_numpy(limits).to(free.device)
         return allocate(torch.from_numpy(survival).to(free.device), limit, choice.rows - len(requests))
 
-    def plan(self, requests: Sequence[Request], draft: Draft, limits: Array, context: int) -> tuple[VerifyPlan, PlanInputs]:
+    def plan(
+        self, requests: Sequence[Request], draft: Draft, limits: Array, context: int
+    ) -> tuple[VerifyPlan, PlanInputs]:
         """Windows for R requests that may verify at most limits [R] drafts each, with `context` tokens in all."""
         depth = draft.depth.cpu().numpy()
         cap = np.minimum(limits, depth)

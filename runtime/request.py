@@ -73,7 +73,7 @@ class Request:
 
     @property
     def committed(self) -> int:
-        """Positions whose keys and values the pages hold: all tokens but the anchor (the prompt alone before prefill)."""
+        """Positions that the pages hold: all tokens but the anchor (the prompt alone before prefill)."""
         return len(self.prompt_ids) + max(0, len(self.output) - 1)
 
     @property

@@ -104,7 +104,9 @@ def inverse_cdf(weights: Tensor, u: Tensor) -> Tensor:
     """Index [n] drawn from rows of non-negative weights [n, V] (need not sum to 1) by uniforms u fp64 [n]."""
     mass = weights.double().cumsum(-1)
     at = torch.searchsorted(mass, (u * mass[:, -1])[:, None], right=True).squeeze(-1)
-    last = weights.shape[-1] - 1 - weights.gt(0).flip(-1).to(torch.int8).argmax(-1)  # never past the last token with mass
+    last = (
+        weights.shape[-1] - 1 - weights.gt(0).flip(-1).to(torch.int8).argmax(-1)
+    )  # never past the last token with mass
     return torch.minimum(at, last)
 
 

@@ -57,7 +57,9 @@ class StatePool:
         """Sets pages for `tokens` aside for a new owner; False, and nothing taken, if the pool cannot promise them."""
         need = self.pages_for(tokens)
         if need > self.shape.table:
-            raise EnvironmentRefused(f"a request of {tokens} tokens exceeds the {self.shape.table * self.shape.page} slots")
+            raise EnvironmentRefused(
+                f"a request of {tokens} tokens exceeds the {self.shape.table * self.shape.page} slots"
+            )
         promised = sum(self._reserved[o] - len(self._owned[o]) for o in self._owned)
         if need > len(self._free) - promised:
             return False

@@ -1,4 +1,4 @@
-"""Lets tests import the helpers beside them, and keeps tiny tensors on one thread: waiting for a second one costs more."""
+"""Lets tests import the helpers beside them, and keeps tiny tensors on one thread: a second one costs more."""
 
 import sys
 from pathlib import Path

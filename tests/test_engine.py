@@ -21,7 +21,9 @@ from dsbench.runtime.request import Request, SamplingParams
 MODES = ["none", "static", "static:2", "no-trim", "compact", "compact:early-stop", "cap-accept"]
 
 
-def make_requests(count: int, *, temperature: float = 1.0, max_tokens: int = 24, vocab: int = 64, **sampling) -> list[Request]:
+def make_requests(
+    count: int, *, temperature: float = 1.0, max_tokens: int = 24, vocab: int = 64, **sampling
+) -> list[Request]:
     generator = torch.Generator().manual_seed(11)
     return [
         Request(
@@ -33,8 +35,8 @@ def make_requests(count: int, *, temperature: float = 1.0, max_tokens: int = 24,
     ]  # fmt: skip
 
 
-def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=None, drafter=None, eos=frozenset(), decode=None,
-        config=None, draft="planned"):  # fmt: skip
+def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=None, drafter=None, eos=frozenset(),
+        decode=None, config=None, draft="planned"):  # fmt: skip
     target = target or tiny_target()
     drafter = drafter or tiny_drafter(target)
     arm = parse_arm(mode)
@@ -130,8 +132,14 @@ def test_cap_accept_commits_what_compact_commits_on_a_replayed_plan(rule):
         plan[record.request, counts[record.request]] = record.window
     capped, second = toy_run("cap-accept", rule, replay=plan, lag=lag)
     assert [r.output for r in capped] == [r.output for r in compact]
-    mine = [(r.request, r.window, r.accepted, r.delivered) for r in sorted(engine.rounds, key=lambda r: (r.request, r.position))]
-    theirs = [(r.request, r.window, r.accepted, r.delivered) for r in sorted(second.rounds, key=lambda r: (r.request, r.position))]
+    mine = [
+        (r.request, r.window, r.accepted, r.delivered)
+        for r in sorted(engine.rounds, key=lambda r: (r.request, r.position))
+    ]
+    theirs = [
+        (r.request, r.window, r.accepted, r.delivered)
+        for r in sorted(second.rounds, key=lambda r: (r.request, r.position))
+    ]
     assert mine == theirs
     assert any(r.ceiling > r.accepted + 1 for r in second.rounds), "no trimmed draft would have passed: nothing shown"
 

@@ -27,7 +27,9 @@ def test_random_words_are_the_same_on_both_devices():
     here = gumbel_noise(seeds, positions, ids)
     there = gumbel_noise(seeds.cuda(), positions.cuda(), ids.cuda()).cpu()
     assert torch.allclose(here, there, atol=4e-6, rtol=1e-5)  # logs differ in the last bits
-    assert torch.equal(uniforms(seeds, positions, positions, 2), uniforms(seeds.cuda(), positions.cuda(), positions.cuda(), 2).cpu())
+    assert torch.equal(
+        uniforms(seeds, positions, positions, 2), uniforms(seeds.cuda(), positions.cuda(), positions.cuda(), 2).cpu()
+    )
 
 
 def test_argmax_with_noise_agrees_with_the_cpu():
@@ -46,7 +48,9 @@ def test_attention_agrees_with_the_cpu_kernel():
     q = torch.randn(15, 9, 64, generator=generator)
     for causal in (True, False):
         here = paged_attention(q, keys, values, pages, cu_rows, context, causal=causal)
-        there = paged_attention_reference(*(x.cuda() for x in (q, keys, values, pages, cu_rows, context)), causal=causal)
+        there = paged_attention_reference(
+            *(x.cuda() for x in (q, keys, values, pages, cu_rows, context)), causal=causal
+        )
         assert torch.allclose(here, there.cpu(), atol=2e-5)
 
 

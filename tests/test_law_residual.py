@@ -1,15 +1,15 @@
-"""The residual law, exactly: the output distribution of two requests over a toy vocabulary, by enumeration of every draw.
+"""The residual law, exactly: the outputs of two requests over a toy vocabulary, by enumeration of every draw.
 
 A uniform is not sampled but cut: each use splits its interval at the break points of what it decides, and the branch
-carries the length. The decisions themselves (draft draw, plan, accept, resample, bonus) are the production functions, fed
-with the middle of each piece. The result must equal the target's own law to 1e-9.
+carries the length. The decisions themselves (draft draw, plan, accept, resample, bonus) are the production functions,
+fed with the middle of each piece. The result must equal the target's own law to 1e-9.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 class Toy:
-    """Target law, draft law and confidence of every prefix under one sampling setting; two requests of given lengths."""
+    """Target law, draft law and confidence of every prefix under one sampling setting, for two requests."""
 
     def __init__(
         self, vocab: int, lengths: tuple[int, int], temperature: float, top_k: int, top_p: float, block: int = 2,
@@ -46,11 +46,11 @@ class Toy:
             seed=torch.tensor([0]), round=torch.tensor([0]), plain=top_k == 0 and top_p == 1,
         )  # fmt: skip
 
-    @lru_cache(maxsize=None)  # noqa: B019  (a toy lives as long as its test)
+    @cache  # noqa: B019  (a toy lives as long as its test)
     def p(self, text: tuple[int, ...], who: int) -> torch.Tensor:
         return distribution(torch.tensor([toy_logits((who, *text), self.vocab, 1)]), self.sampling)[0]
 
-    @lru_cache(maxsize=None)  # noqa: B019
+    @cache  # noqa: B019
     def q(self, text: tuple[int, ...], who: int) -> torch.Tensor:
         text = () if self.flat_draft else text
         return distribution(torch.tensor([toy_logits((who, *text), self.vocab, 2)]), self.sampling)[0]
@@ -143,7 +143,9 @@ class Accepter:
         return out
 
 
-def plan_windows(table: CostTable, policy: str, survival: np.ndarray, past: np.ndarray, limits: np.ndarray) -> tuple[int, ...]:
+def plan_windows(
+    table: CostTable, policy: str, survival: np.ndarray, past: np.ndarray, limits: np.ndarray
+) -> tuple[int, ...]:
     """The production planners on two requests; `anticipating` is the argmax over the very block it admits."""
     context = 4
     now = torch.from_numpy(survival)
@@ -179,7 +181,9 @@ def output_law(toy: Toy, policy: str, *, lag: int, keyed_by_round: bool) -> tupl
                 drafts(toy, PROMPT + one, 0, kept_one), drafts(toy, PROMPT + two, 1, kept_two)
             ):
                 survival = tuple(_survival(toy, PROMPT + t, d[1]) for t, d in ((one, a), (two, b)))
-                limits = tuple(min(toy.block, max(0, n - len(t) - 1)) for t, n in zip((one, two), toy.lengths, strict=True))
+                limits = tuple(
+                    min(toy.block, max(0, n - len(t) - 1)) for t, n in zip((one, two), toy.lengths, strict=True)
+                )
                 key = (survival, ring[:1], limits)
                 if key not in memo:
                     past = np.array(ring[0] if ring else survival)

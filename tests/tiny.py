@@ -1,4 +1,4 @@
-"""A real but tiny dense target and DSpark drafter with random weights, for tests of the whole path without a download."""
+"""A real but tiny dense target and DSpark drafter with random weights: the whole path without a download."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ToyDrafter:
         return ()
 
     def law(self, prefix: tuple[int, ...]) -> tuple[list[float], float]:
-        """Logits of the draft after `prefix`, and the raw confidence of it, which depends on the prefix's last token."""
+        """Logits of the draft after `prefix`, and its raw confidence, which depends on the prefix's last token."""
         if prefix not in self._memo:
             own = toy_logits(prefix, self.vocab, self.salt + 100)
             true = toy_logits(prefix, self.vocab, self.salt)

@@ -51,7 +51,9 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
 
     kinds = field("layer_types", None) or []
     if any(kind != "full_attention" for kind in kinds):
-        raise EnvironmentRefused(f"{name}: config field layer_types asks for {sorted(set(kinds))}, only full_attention runs")
+        raise EnvironmentRefused(
+            f"{name}: config field layer_types asks for {sorted(set(kinds))}, only full_attention runs"
+        )
     rank = int(field("markov_rank", 0))
     head = "none" if rank == 0 else str(field("markov_head_type", "vanilla"))
     if head not in KINDS:
@@ -87,8 +89,8 @@ def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -
             )
     if max(shape.taps) >= target.layers - 1 or min(shape.taps) < 0:
         raise EnvironmentRefused(
-            f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must lie"
-            f" in 0..{target.layers - 2}"
+            f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must"
+            f" lie in 0..{target.layers - 2}"
         )
     if shape.target_digest is not None and shape.target_digest != digest:
         raise EnvironmentRefused(
@@ -127,7 +129,7 @@ def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tupl
             raise UsageError(f"drafter {folder.name} lacks the tensor {name}", hint="config.json says it is there")
         if tuple(weights[name].shape) != size:
             raise UsageError(
-                f"drafter {folder.name}: tensor {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
+                f"drafter {folder.name}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
             )
     if shape.draft_vocab != shape.layer.vocab and "draft_vocab_ids" not in weights:
         raise UsageError(f"drafter {folder.name} lacks draft_vocab_ids, its vocabulary is reduced")

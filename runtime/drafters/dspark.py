@@ -28,7 +28,7 @@ from dsbench.runtime.targets.layers import rms_norm, rotate, swiglu
 
 
 class DSparkDrafter:
-    """Weights of a block drafter beside the target whose embedding and head it borrows. `first_layer`: its first in the pool."""
+    """A block drafter beside the target whose embedding and head it borrows. `first_layer`: its first in the pool."""
 
     def __init__(self, shape: DrafterShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
         check_against_target(shape, target.shape, target.digest)
@@ -47,7 +47,9 @@ class DSparkDrafter:
         q_rows = shape.layer.heads * shape.layer.head_width
         self.context_kv = [layer.qkv.rows(q_rows) for layer in self.layers]
         self.mask = weights["mask_embedding"] if shape.mask_token is None else self.embedding[shape.mask_token]
-        self.sequential = {k.removeprefix("markov_head."): w for k, w in weights.items() if k.startswith("markov_head.")}
+        self.sequential = {
+            k.removeprefix("markov_head."): w for k, w in weights.items() if k.startswith("markov_head.")
+        }
         self.bias = Projection(self.sequential["markov_w2.weight"]) if shape.head != "none" else None
         self.confidence = _linear(weights, "confidence_head.proj")
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
@@ -91,9 +93,17 @@ class DSparkDrafter:
         return rms_norm(x, self.norm, eps).view(requests, block, -1)
 
     def draw(
-        self, hidden: Tensor, free: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str, depth: Tensor
+        self,
+        hidden: Tensor,
+        free: Tensor,
+        anchor: Tensor,
+        start: Tensor,
+        sampling: Sampling,
+        *,
+        rule: str,
+        depth: Tensor,
     ) -> Draft:
-        """The sequential head over hidden [R, G, D]: tokens and confidences of the first depth[r] slots of each request.
+        """The sequential head over hidden [R, G, D]: tokens and confidences of the first depth[r] slots.
 
         A slot runs for the requests that want it and no others.
         """
@@ -120,7 +130,7 @@ class DSparkDrafter:
         return Draft(tokens=tokens, confidence=confidence, free=free, depth=depth, probabilities=laws)
 
     def _slot(self, h: Tensor, base: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One slot of n requests: logits [n, V'], confidence logit [n], next state; h [n, D], previous token ids [n]."""
+        """One slot of n requests: logits [n, V'], confidence logit [n], next state. h [n, D], previous ids [n]."""
         if self.bias is None:
             return base, self._confidence(h, None), state
         e = self.sequential["markov_w1.weight"][previous]
@@ -151,7 +161,7 @@ class DSparkDrafter:
         slots, cos, sin = pool.slots(batch), self.cos[batch.positions], self.sin[batch.positions]
         width = self.shape.layer.head_width
         for i, layer in enumerate(self.layers):
-            k, v = self.context_kv[i](context).unflatten(-1, (-1, width)).chunk(2, dim=1)
+            k, v = self.context_kv[i](context).view(context.shape[0], -1, width).chunk(2, dim=1)
             assert layer.k_norm is not None
             k = rms_norm(k, layer.k_norm, self.shape.layer.norm_eps)
             pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)

@@ -1,4 +1,4 @@
-"""Sequential heads: what the token before a slot adds to the slot's base logits (dspark-style, after eq. 4-6 of 2607.05147).
+"""Sequential heads: what the token before a slot adds to the slot's base logits (2607.05147, eq. 4-6).
 
 Every head is W2 applied to an r-wide feature; only the feature differs. `none` is the DFlash control: no head at all.
 Shapes: e [n, r] = W1[previous token], h [n, D] = backbone output, state [n, r].
@@ -15,7 +15,9 @@ from torch.nn import functional as F
 KINDS = ("none", "vanilla", "gated", "rnn")
 
 
-def head_feature(kind: str, weights: Mapping[str, Tensor], e: Tensor, h: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def head_feature(
+    kind: str, weights: Mapping[str, Tensor], e: Tensor, h: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """Feature that feeds W2, and the next state (the state as it was for heads without one)."""
     if kind == "vanilla":
         return e, state

@@ -37,7 +37,9 @@ def convert_gguf(path: Path, folder: Path) -> Path:
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     architecture = str(fields.get("general.architecture"))
     if architecture not in ARCHITECTURES:
-        raise EnvironmentRefused(f"{path}: GGUF architecture {architecture!r} is not supported", hint="llama and qwen3 are")
+        raise EnvironmentRefused(
+            f"{path}: GGUF architecture {architecture!r} is not supported", hint="llama and qwen3 are"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=folder.name + ".", dir=folder.parent))
     try:
@@ -61,7 +63,9 @@ def _open(path: Path) -> Any:
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist") from None
     except (ValueError, IndexError, OSError) as problem:
-        raise UsageError(f"{path} is not a whole GGUF file: {problem}", hint="it may be truncated; fetch it again") from None
+        raise UsageError(
+            f"{path} is not a whole GGUF file: {problem}", hint="it may be truncated; fetch it again"
+        ) from None
 
 
 def _config(fields: dict[str, Any], architecture: str, tensors: set[str]) -> dict[str, Any]:

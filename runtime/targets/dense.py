@@ -63,7 +63,9 @@ class DenseTarget:
         x = self.embedding[batch.ids]
         tapped: list[Tensor] = []
         for index, layer in enumerate(self.layers):
-            x = x + self._attend(layer, index, rms_norm(x, layer.input_norm, self.shape.norm_eps), batch, pool, slots, cos, sin)
+            x = x + self._attend(
+                layer, index, rms_norm(x, layer.input_norm, self.shape.norm_eps), batch, pool, slots, cos, sin
+            )
             x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, self.shape.norm_eps))))
             if index in taps:
                 tapped.append(x)
@@ -72,7 +74,15 @@ class DenseTarget:
         return logits, torch.cat(tapped, dim=-1) if tapped else x.new_empty(x.shape[0], 0)
 
     def _attend(
-        self, layer: Layer, index: int, x: Tensor, batch: Batch, pool: StatePool, slots: Tensor, cos: Tensor, sin: Tensor
+        self,
+        layer: Layer,
+        index: int,
+        x: Tensor,
+        batch: Batch,
+        pool: StatePool,
+        slots: Tensor,
+        cos: Tensor,
+        sin: Tensor,
     ) -> Tensor:
         q, k, v = split_heads(layer.qkv(x), self.shape, layer)
         pool.write(index, slots, rotate(k, cos, sin), v)
@@ -86,8 +96,8 @@ class DenseTarget:
 def split_heads(qkv: Tensor, shape: ModelShape, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
     """q [M, H, E], k and v [M, K, E] from the fused projection, per-head norms applied where the layout has them."""
     width = shape.head_width
-    q, k, v = qkv.split((shape.heads * width, shape.kv_heads * width, shape.kv_heads * width), dim=-1)
-    q, k, v = q.unflatten(-1, (-1, width)), k.unflatten(-1, (-1, width)), v.unflatten(-1, (-1, width))
+    q, k, v = torch.split(qkv, [shape.heads * width, shape.kv_heads * width, shape.kv_heads * width], dim=-1)
+    q, k, v = (part.reshape(*part.shape[:-1], -1, width) for part in (q, k, v))
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = rms_norm(q, layer.q_norm, shape.norm_eps), rms_norm(k, layer.k_norm, shape.norm_eps)
     return q, k, v
@@ -103,7 +113,9 @@ def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str) ->
     return Layer(
         input_norm=take("input_layernorm", d),
         qkv=Projection(
-            torch.cat([take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)])
+            torch.cat(
+                [take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)]
+            )
         ),
         output=Projection(take("self_attn.o_proj", d, q)),
         mlp_norm=take("post_attention_layernorm", d),
@@ -124,7 +136,7 @@ def _take(weights: dict[str, Tensor], name: str, size: tuple[int, ...]) -> Tenso
 
 
 def random_weights(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
-    """Random weights at true size (std 0.02, norms 1): for cost work only. Layer by layer, so that 8B fits beside nothing."""
+    """Random weights at true size (std 0.02, norms 1): for cost work only."""
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def noise(*size: int) -> Tensor:

@@ -72,7 +72,7 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def rope_theta(config: Mapping[str, Any], name: str) -> float:
-    """The rotary base, from `rope_parameters` (transformers 5) or the flat `rope_theta`; scaled variants are refused."""
+    """The rotary base, from `rope_parameters` (transformers 5) or the flat `rope_theta`; scaling is refused."""
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind != "default":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -14,7 +15,7 @@ from dsbench.errors import UsageError
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint folder. Raises UsageError if there is none or one of the index is absent."""
+    """The safetensors files of a checkpoint folder. Raises UsageError if one is absent."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         try:
@@ -31,14 +32,16 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def read_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All tensors of a checkpoint on `device`, floating ones cast to `dtype`. Raises UsageError for a truncated or garbled file."""
+    """All tensors of a checkpoint, floating ones cast to `dtype`. Raises UsageError for a truncated file."""
     weights: dict[str, Tensor] = {}
     for file in checkpoint_files(folder):
         try:
             with safe_open(str(file), framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118  (safe_open is no mapping)
                     tensor = reader.get_tensor(name)
-                    weights[name] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+                    weights[name] = tensor.to(
+                        device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype
+                    )
         except (SafetensorError, OSError) as problem:
             raise UsageError(
                 f"{file} is not a whole safetensors file: {problem}", hint="it may be truncated; fetch it again"
@@ -67,8 +70,6 @@ def folder_digest(folder: Path) -> str:
             while block := stream.read(1 << 22):
                 total.update(block)
     digest = total.hexdigest()[:16]
-    try:
+    with contextlib.suppress(OSError):  # a read-only checkpoint is hashed each time
         memo.write_text(json.dumps({"stamp": stamp, "digest": digest}))
-    except OSError:  # a read-only checkpoint is hashed each time
-        pass
     return digest

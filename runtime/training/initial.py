@@ -77,12 +77,12 @@ def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor
     """Weights of a target layer; gains that the target lacks keep the mean size of its queries and keys on `rows`."""
     shape, source = target.shape, target.layers[index]
     q_rows, kv_rows = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-    q, k, v = torch.split(source.qkv, [q_rows, kv_rows, kv_rows])
-    gate, up = source.gate_up.chunk(2)
+    q, k, v = torch.split(source.qkv.weight, [q_rows, kv_rows, kv_rows])
+    gate, up = source.gate_up.weight.chunk(2)
     attention, mlp = layer.self_attn, layer.mlp
     for into, weight in (
-        (attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v), (attention.o_proj, source.output),
-        (mlp.gate_proj, gate), (mlp.up_proj, up), (mlp.down_proj, source.down),
+        (attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v), (attention.o_proj, source.output.weight),
+        (mlp.gate_proj, gate), (mlp.up_proj, up), (mlp.down_proj, source.down.weight),
         (layer.input_layernorm, source.input_norm), (layer.post_attention_layernorm, source.mlp_norm),
     ):  # fmt: skip
         _set(into.weight, weight)
@@ -90,7 +90,7 @@ def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor
         _set(attention.q_norm.weight, source.q_norm)
         _set(attention.k_norm.weight, source.k_norm)
         return
-    mixed = F.linear(rms_norm(rows, source.input_norm, shape.norm_eps), source.qkv)
+    mixed = F.linear(rms_norm(rows, source.input_norm, shape.norm_eps), source.qkv.weight)
     queries, keys, _ = split_heads(mixed, shape, source)
     for gain, heads in ((attention.q_norm, queries), (attention.k_norm, keys)):
         assert gain.weight is not None

@@ -1,0 +1,32 @@
+# Every target does its own set-up; `make demo` and `make test` start from a clean clone.
+BIN := .venv/bin
+export DSBENCH_HOME ?= $(CURDIR)/.cache
+export TOKENIZERS_PARALLELISM := false
+RUN ?= runs/demo
+
+.PHONY: demo test check setup
+
+setup:
+	@scripts/setup.sh
+
+# Profile, sweep four arms over four batch sizes on mixed traffic, draw. On two CPU cores, under 8 minutes.
+demo: setup
+	@$(BIN)/dsbench models pull smollm2-135m >/dev/null
+	@rm -rf $(RUN)
+	$(BIN)/dsbench profile-cost --batch 1,4,8,16 --passes 2 --plots $(RUN)/plots
+	$(BIN)/dsbench sweep --mode none,static,compact,cap-accept --batch 1,4,8,16 \
+	  --workload mix:math=1,chat=1,poetry=1 --requests 12 --max-tokens 40 --repeats 2 --out $(RUN)
+	$(BIN)/dsbench plot $(RUN)
+
+# Unmarked tests first, then the short ones on the real model.
+test: setup
+	$(BIN)/pytest -m "not slow and not gpu"
+	@$(BIN)/dsbench models pull smollm2-135m >/dev/null
+	$(BIN)/pytest -m slow
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory test
