@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dsbench.profiles.cost import CostTable
     from dsbench.settings import RunConfig
 
+SELFTEST_MODES = "none,static,compact,cap-accept,no-trim"
 EVENTS = "coupled@0,coupled@0.7,coupled@1,residual@0.7,residual@1"
 
 app = typer.Typer(
@@ -201,6 +202,24 @@ def train_command(
     config, _ = _config({"target": target, "device": device, "dtype": dtype, "threads": threads, "seed": seed})
     options = {"seconds": seconds, "head": head, "layers": layers, "rank": rank, "block": block, "sequences": sequences}
     commands.train(config, out=out, data=data, options=options)
+
+
+@app.command("selftest")
+def selftest_command(
+    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
+    threads: Threads = None, seed: Seed = None, cost: Cost = None,
+    workload: Annotated[str | None, typer.Option()] = None,
+    mode: Annotated[str, typer.Option(help="Arms to compare with plain decoding.")] = SELFTEST_MODES,
+    batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,3,8",
+    prompts: Annotated[int, typer.Option(help="Prompts in all.")] = 32,
+    max_tokens: Annotated[int, typer.Option(help="Output tokens a request.")] = 32,
+    temperatures: Annotated[str, typer.Option()] = "0,1",
+) -> None:  # fmt: skip
+    """Check that every arm at every batch size writes one text (fp32, coupled rule)."""
+    from dsbench import commands
+
+    config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "mode", "max_tokens")})
+    commands.selftest(config, mode=mode, batch=batch, prompts=prompts, max_tokens=max_tokens, temperatures=temperatures)
 
 
 @app.command("doctor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,10 +79,9 @@ def print_fit(report: FitReport) -> None:
     for name, phase in (("verify", report.verify), ("draft", report.draft)):
         if phase is None:
             continue
-        print(
-            f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out:"
-            f" error median {percent(phase.heldout_median)}, 95% within {percent(phase.heldout_p95)} (repeats of a cell spread {percent(phase.spread_median)})"
-        )
+        errors = f"error median {percent(phase.heldout_median)}, 95% within {percent(phase.heldout_p95)}"
+        print(f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out: {errors}", end="")
+        print(f" (repeats of a cell spread {percent(phase.spread_median)})")
     if report.confounded:
         print(f"not told apart by these cells: {', '.join(report.confounded)}")
 
@@ -159,6 +159,39 @@ def generate(
         rate = (len(answer["token_ids"]) - 1) / len(rounds) if rounds else float("nan")
         print(f"--- {answer['id']}  [{answer['finish_reason']}, {rate:.2f} tokens a round]")
         print(answer["text"])
+
+
+def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_tokens: int, temperatures: str) -> None:
+    from dsbench.selftest import Outcome
+    from dsbench.selftest import selftest as check
+    from dsbench.sweep import split_workloads
+
+    modes = [name.strip() for name in mode.split(",")]
+    arms = [parse_arm(name) for name in modes]
+    batches = parse_range(batch, what="batch")
+    deployment = deploy(replace(config, dtype=config.dtype or "float32"))
+    table = cost_table(config, deployment) if any(arm.planned for arm in arms) else None
+
+    def tell(outcome: Outcome) -> None:
+        name = f"T={outcome.temperature:g}  batch {outcome.batch:<3} {outcome.mode:<12}"
+        print(f"{name} {outcome.same} of {outcome.requests} the same")
+        for d in outcome.differences:
+            word = "a rounding tie" if d.tie else "NOT EXPLAINED"
+            print(f"    {d.prompt} parts at token {d.index}: the two scores differ by {d.gap:.2g}, {word}")
+
+    outcomes = check(
+        deployment, table, modes=modes, batches=batches, temperatures=[_number(t) for t in temperatures.split(",")],
+        workloads=split_workloads(config.workload), prompts=prompts, max_tokens=max_tokens, seed=config.seed,
+        notice=tell,
+    )  # fmt: skip
+    every = [d for outcome in outcomes for d in outcome.differences]
+    bad = [d for d in every if not d.tie]
+    same = sum(outcome.same for outcome in outcomes)
+    print(f"{same} texts the same, {len(every) - len(bad)} rounding ties, {len(bad)} unexplained")
+    if bad:
+        raise DsbenchError(
+            f"{len(bad)} texts differ between arms", hint="this is a bug: a schedule must not change a text"
+        )
 
 
 def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events: str) -> None:

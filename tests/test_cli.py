@@ -1,0 +1,276 @@
+"""The command line: bad input is one line, a hint and the documented exit code; what needs no torch loads none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import tiny_drafter, tiny_shape
+
+from dsbench.errors import UsageError
+from dsbench.ranges import parse_range
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.request import SamplingParams
+from dsbench.runtime.targets.dense import random_weights
+from dsbench.settings import resolve
+from dsbench.sweep import split_workloads
+
+ROOT = Path(__file__).parent.parent
+
+
+def dsbench(*arguments: str, home: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "DSBENCH_HOME": str(home),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "NUMBA_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "dsbench", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd or home,
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny target with a tokenizer of single bytes, in Hugging Face layout."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shape = tiny_shape()
+    weights = random_weights(shape, torch.device("cpu"), torch.float32, 0)
+    save_file({k: v.clone() for k, v in weights.items()}, folder / "model.safetensors")
+    config = {
+        "architectures": ["LlamaForCausalLM"], "num_hidden_layers": shape.layers, "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "vocab_size": shape.vocab, "max_position_embeddings": shape.context, "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta, "tie_word_embeddings": True, "eos_token_id": 2,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet[:64])}, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
+
+
+def write_drafter(folder: Path, **changes: object) -> Path:
+    """The tiny drafter's checkpoint; `changes` to its config."""
+    from dsbench.runtime.targets.dense import DenseTarget
+
+    shape = tiny_shape()
+    target = DenseTarget(shape, random_weights(shape, torch.device("cpu"), torch.float32, 0), digest="x")
+    drafter = tiny_drafter(target)
+    folder.mkdir()
+    weights = {
+        "fc.weight": drafter.fc.weight, "hidden_norm.weight": drafter.hidden_norm, "norm.weight": drafter.norm,
+        "mask_embedding": drafter.mask,
+    }  # fmt: skip
+    weights |= {"markov_head." + k: v for k, v in drafter.sequential.items()}
+    names = ("confidence_head.proj", "confidence_head_free.proj")
+    for name, pair in zip(names, (drafter.confidence, drafter.confidence_free), strict=True):
+        weights |= {name + ".weight": pair[0], name + ".bias": pair[1]}
+    for i, layer in enumerate(drafter.layers):
+        q, k, v = torch.split(layer.qkv.weight, [32, 16, 16])
+        gate, up = layer.gate_up.weight.chunk(2)
+        parts = {
+            "input_layernorm": layer.input_norm, "post_attention_layernorm": layer.mlp_norm, "self_attn.q_proj": q,
+            "self_attn.k_proj": k, "self_attn.v_proj": v, "self_attn.o_proj": layer.output.weight, "mlp.up_proj": up,
+            "mlp.gate_proj": gate, "mlp.down_proj": layer.down.weight, "self_attn.q_norm": layer.q_norm,
+            "self_attn.k_norm": layer.k_norm,
+        }  # fmt: skip
+        weights |= {f"layers.{i}.{name}.weight": tensor for name, tensor in parts.items()}
+    save_file({k: v.clone().contiguous() for k, v in weights.items()}, folder / "model.safetensors")
+    config = {
+        "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+        "rope_theta": 1e4, "block_size": 4, "target_layer_ids": [0, 2], "markov_rank": 8, "markov_head_type": "vanilla",
+        "enable_confidence_head": True,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("dsbench: ")
+    for word in words:
+        assert word in lines[0], lines[0]
+    assert done.stdout == ""
+
+
+def test_generate_prints_the_documented_json(model, tmp_path):
+    drafter = write_drafter(tmp_path / "drafter")
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "ABC"}\n{"prompt": "12 34"}\n')
+    flags = ["--prompts", str(prompts), "--mode", "cap-accept:threshold=0.3", "--target", str(model)]
+    flags += ["--drafter", str(drafter), "--batch", "2", "--temperature", "1", "--seed", "7", "--max-tokens", "12"]
+    done = dsbench("generate", *flags, "--json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert [set(a) for a in answers] == [{"id", "prompt_ids", "token_ids", "text", "finish_reason", "steps"}] * 2
+    for answer in answers:
+        assert answer["finish_reason"] in ("stop", "length")
+        assert all(set(step) == {"window", "accepted", "ceiling"} for step in answer["steps"])
+        delivered = sum(step["accepted"] + 1 for step in answer["steps"]) + 1
+        assert 0 <= delivered - len(answer["token_ids"]) <= 4  # EOS may cut the last round
+    again = dsbench("generate", *flags[:2], "--mode", "none", *flags[4:6], "--temperature", "1", "--seed", "7",
+                    "--max-tokens", "12", "--json", home=tmp_path)  # fmt: skip
+    assert [a["token_ids"] for a in json.loads(again.stdout)] == [a["token_ids"] for a in answers]
+
+
+def test_bad_targets_and_files(model, tmp_path):
+    refused(dsbench("generate", "--target", "nope", home=tmp_path), 2, "unknown target", "catalogue")
+    refused(dsbench("generate", "--target", "shape:nope", home=tmp_path), 2, "unknown shape", "qwen3-8b")
+    refused(dsbench("generate", "--target", str(tmp_path / "x.gguf"), home=tmp_path), 2, "does not exist")
+    weights = model / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused(dsbench("generate", "--target", str(model), "--mode", "none", home=tmp_path), 2, "safetensors", "truncated")
+    weights.write_bytes(whole)
+    garbled = tmp_path / "y.gguf"
+    garbled.write_bytes(b"GGUF" + bytes(20))
+    refused(dsbench("generate", "--target", str(garbled), home=tmp_path), 2, "GGUF")
+    assert not list((tmp_path / "models").glob("*")) if (tmp_path / "models").exists() else True
+
+
+def test_bad_drafters(model, tmp_path):
+    run = ("generate", "--target", str(model), "--mode", "static", "--drafter")
+    refused(dsbench(*run, str(tmp_path / "absent"), home=tmp_path), 2, "does not exist")
+    other = write_drafter(tmp_path / "other", target_digest="0123456789abcdef")
+    refused(dsbench(*run, str(other), home=tmp_path), 6, "trained for target 0123456789abcdef")
+    wide = write_drafter(tmp_path / "wide", markov_rank=16)
+    refused(dsbench(*run, str(wide), home=tmp_path), 2, "markov_w1", "[64, 8]", "[64, 16]")
+    hidden = write_drafter(tmp_path / "hidden", hidden_size=64)
+    refused(dsbench(*run, str(hidden), home=tmp_path), 2, "fc.weight")
+    vocab = write_drafter(tmp_path / "vocab", target_layer_ids=[0, 3])
+    refused(dsbench(*run, str(vocab), home=tmp_path), 6, "target_layer_ids")
+
+
+def test_bad_prompts_and_numbers(model, tmp_path):
+    run = ("generate", "--target", str(model), "--mode", "none")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    refused(dsbench(*run, "--prompts", str(empty), home=tmp_path), 2, "empty")
+    refused(dsbench(*run, "--prompts", str(tmp_path / "no.jsonl"), home=tmp_path), 2, "no.jsonl")
+    refused(dsbench(*run, "--prompts", "nonsense", home=tmp_path), 2, "nonsense")
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"prompt": "A" * 300}) + "\n")
+    refused(dsbench(*run, "--prompts", str(long), home=tmp_path), 2, "300 tokens, the context is 256")
+    refused(dsbench(*run, "--batch", "0", home=tmp_path), 2, "batch must be >= 1")
+    refused(dsbench(*run, "--temperature", "-1", home=tmp_path), 2, "temperature")
+    refused(dsbench(*run, "--accept", "maybe", home=tmp_path), 2, "acceptance rule")
+    refused(dsbench("generate", "--mode", "psychic", home=tmp_path), 2, "unknown mode")
+    refused(dsbench("sweep", "--batch", "0", home=tmp_path), 2, "batch")
+    refused(dsbench("sweep", "--nonsense", home=tmp_path), 2, "nonsense")
+    refused(dsbench("sweep", "--workload", "maths", home=tmp_path), 2, "maths", "math")
+
+
+def test_unwritable_and_occupied_output(model, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    flags = ("--target", str(model), "--mode", "none", "--workload", "math", "--batch", "1")
+    refused(dsbench("sweep", *flags, "--out", str(blocked / "run"), home=tmp_path), 2, "cannot write")
+    refused(
+        dsbench("profile-cost", "--target", str(model), "--out", str(blocked / "c.json"), home=tmp_path),
+        2,
+        "cannot write",
+    )
+    occupied = tmp_path / "run"
+    occupied.mkdir()
+    (occupied / "run.json").write_text("{}")
+    refused(dsbench("sweep", *flags, "--out", str(occupied), home=tmp_path), 2, "--resume")
+    refused(dsbench("plot", str(tmp_path / "nothing"), home=tmp_path), 2, "holds no run")
+    refused(dsbench("show", str(occupied), home=tmp_path), 2, "schema")
+
+
+def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):
+    drafter = write_drafter(tmp_path / "drafter")
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{i} + {i}"}) + "\n" for i in range(10)))
+    flags = ["--target", str(model), "--drafter", str(drafter), "--workload", str(prompts), "--batch", "1,2"]
+    flags += ["--mode", "none,static,compact,cap-accept", "--max-tokens", "10", "--requests", "4", "--out", "run"]
+    done = dsbench("sweep", *flags, "--repeats", "1", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    cells = sorted((tmp_path / "run" / "cells").glob("*/cell.json"))
+    assert len(cells) == 8
+    stamps = {c: c.parent.joinpath("rep-0", "steps.parquet").stat().st_mtime_ns for c in cells}
+    shutil.rmtree(cells[0].parent)
+    more = dsbench("sweep", *flags, "--repeats", "1", "--resume", home=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert len(list((tmp_path / "run" / "cells").glob("*/cell.json"))) == 8
+    kept = [c for c in cells[1:] if c.parent.joinpath("rep-0", "steps.parquet").stat().st_mtime_ns == stamps[c]]
+    assert len(kept) == 7, "a finished cell was run again"
+    drawn = dsbench("plot", "run", home=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert any(line.endswith("frontier.png") for line in drawn.stdout.splitlines())
+
+
+def test_commands_that_read_results_import_no_torch():
+    code = (
+        "import sys; import dsbench.cli, dsbench.plots, dsbench.summary, dsbench.store; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1,2,4", (1, 2, 4)),
+        ("1:4", (1, 2, 3, 4)),
+        ("16:64:24", (16, 40, 64)),
+        ("1:20:x2", (1, 2, 4, 8, 16)),
+        ("4,1:2,4", (1, 2, 4)),
+    ],
+)
+def test_ranges(text, wanted):
+    assert parse_range(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "0", "4:1", "1:2:0", "1:8:x1", "a", "1:2:3:4", "1,,2", "-1", "1.5"])
+def test_bad_ranges(text):
+    with pytest.raises(UsageError):
+        parse_range(text)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["static:0", "static:x", "compact:psychic", "compact:threshold", "compact:threshold=2", "mtp:1", "none:1", ""],
+)
+def test_bad_modes(mode):
+    with pytest.raises(UsageError):
+        parse_arm(mode)
+
+
+def test_settings_say_where_each_value_came_from(tmp_path, monkeypatch):
+    (tmp_path / "dsbench.toml").write_text('seed = 5\nmax-tokens = 9\nworkload = "chat"\n')
+    monkeypatch.setenv("DSBENCH_SEED", "6")
+    config, sources = resolve({"workload": "math", "batch": None}, folder=tmp_path)
+    assert (config.seed, config.max_tokens, config.workload) == (6, 9, "math")
+    assert (sources["seed"], sources["max_tokens"], sources["workload"], sources["batch"]) == (
+        "environment DSBENCH_SEED", "dsbench.toml", "flag", "default",
+    )  # fmt: skip
+    (tmp_path / "dsbench.toml").write_text("sede = 5\n")
+    with pytest.raises(UsageError, match="unknown key 'sede'"):
+        resolve({}, folder=tmp_path)
+    with pytest.raises(UsageError, match="unknown sampling setting"):
+        SamplingParams.from_mapping({"temprature": 1})
+
+
+def test_mix_survives_the_comma():
+    assert split_workloads("math,mix:chat=1,poetry=2,code") == ["math", "mix:chat=1,poetry=2", "code"]
