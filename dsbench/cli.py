@@ -48,22 +48,22 @@ CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Cali
 
 def main() -> None:
     """Entry point: runs the app; every DsbenchError becomes one line, a hint and its exit code."""
-    from click.exceptions import Abort, ClickException, Exit
-
     os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
     try:
         code = app(standalone_mode=False)
     except DsbenchError as error:
         code = _complain(error.message, error.hint, error.exit_code)
-    except Exit as leave:
+    except typer.Exit as leave:
         code = leave.exit_code
-    except ClickException as error:
-        code = _complain(error.format_message(), "see --help", 2)
-    except (KeyboardInterrupt, Abort):
+    except (KeyboardInterrupt, typer.Abort):
         code = _complain("interrupted", "the same command with --resume goes on", 130)
     except BrokenPipeError:
         sys.stderr.close()
         code = 0
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # the parser's own errors; typer may carry its own copy of click
+            raise
+        code = _complain(error.format_message(), "see --help", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 

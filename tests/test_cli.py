@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from tiny import tiny_drafter, tiny_shape
 
+from dsbench import cli
 from dsbench.errors import UsageError
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import parse_arm
@@ -24,20 +29,26 @@ from dsbench.sweep import split_workloads
 ROOT = Path(__file__).parent.parent
 
 
-def dsbench(*arguments: str, home: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {
-        "DSBENCH_HOME": str(home),
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-        "NUMBA_NUM_THREADS": "1",
-    }
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "dsbench", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=cwd or home,
-    )
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def dsbench(*arguments: str, home: Path) -> Done:
+    """The command in this process, with `home` as its cache and its working folder."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(home),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict("os.environ", {"DSBENCH_HOME": str(home)}),
+        mock.patch.object(sys, "argv", ["dsbench", *arguments]),
+        pytest.raises(SystemExit) as left,
+    ):
+        cli.main()
+    return Done(int(left.value.code or 0), out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -103,7 +114,7 @@ def write_drafter(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+def refused(done: Done, code: int, *words: str) -> None:
     assert done.returncode == code, done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -195,7 +206,7 @@ def test_unwritable_and_occupied_output(model, tmp_path):
     (occupied / "run.json").write_text("{}")
     refused(dsbench("sweep", *flags, "--out", str(occupied), home=tmp_path), 2, "--resume")
     refused(dsbench("plot", str(tmp_path / "nothing"), home=tmp_path), 2, "holds no run")
-    refused(dsbench("show", str(occupied), home=tmp_path), 2, "schema")
+    refused(dsbench("show", str(occupied), home=tmp_path), 2, "no finished cell")
 
 
 def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):

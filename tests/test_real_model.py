@@ -89,7 +89,8 @@ def test_tokenizer_round_trips(deployment):
     tokenizer = deployment.target.tokenizer
     texts = [
         "plain text", "  leading and trailing  ", "tabs\tand\n\nnewlines \r\n", "naïve café — “quotes” … ½ ①②",
-        "日本語と中文 العربية", "🙂👩‍👩‍👧‍👦🏳️‍🌈 emoji", "1234567890 3.14159", "\u200b\u00a0\ufeff", "a" * 300, "x=1;y=2&&z|=3<<4",
+        "日本語と中文 العربية", "🙂👩‍👩‍👧‍👦🏳️‍🌈 emoji",
+        "1234567890 3.14159", "\u200b\u00a0\ufeff", "a" * 300, "x=1;y=2&&z|=3<<4",
         "def f(x):\n    return {'a': [1, 2.5e-3], \"b\": x ** 2}  # comment\n",
     ]  # fmt: skip
     for text in texts:
