@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds, checks, trains and measures on a machine with a CUDA device and a torch of its own; needs nothing installed.
-#   scripts/gpu.sh STAGE...    stages: model check smoke train calibrate
+#   scripts/gpu.sh STAGE...    stages: model check smoke train calibrate evaluate selftest
 # GGUF: the model file, or a folder of its parts in order. WORK: scratch. RESULTS: what is to be kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,6 +35,10 @@ stage_calibrate() {
     || { tail -40 "$RESULTS/calibration.log"; return 1; }
   grep -A99 'tau \[' "$RESULTS/calibration.txt"
   cp "$RESULTS/calibration.json" "$drafter/"
+}
+stage_selftest() {
+  dsbench selftest --prompts 32 --max-tokens 48 --batch 1,3,8 --drafter "${DRAFTER:-profiles/smollm2-135m/dspark}" \
+    | tee "$RESULTS/selftest.txt"
 }
 stage_evaluate() {
   local drafter=${DRAFTER:-$WORK/drafter}
