@@ -27,6 +27,8 @@ def paged_attention_reference(
     table = pages[:, : -(-longest // page)].long()
     k = keys[table].permute(0, 2, 1, 3, 4).reshape(requests, kv_heads, -1, width)[:, :, :longest].float()
     v = values[table].permute(0, 2, 1, 3, 4).reshape(requests, kv_heads, -1, width)[:, :, :longest].float()
+    written = torch.arange(longest, device=q.device) < (context.long() + counts)[:, None]
+    v = v.masked_fill(~written[:, None, :, None], 0)  # whatever lies past a request's rows must not reach a product
     row = torch.arange(most, device=q.device)
     real = row[None] < counts[:, None]  # [R, most]
     padded = q.new_zeros(requests, most, heads, width, dtype=torch.float32)

@@ -1,0 +1,116 @@
+"""Every op as a pair: the compiled version and its plain-torch reference, with inputs and a tolerance that says why.
+
+The one list that tests (and later benchmarks) walk. An op that is not here is not tested, so it must be here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsbench.kernels.attention import paged_attention, paged_attention_reference
+from dsbench.kernels.gumbel import gumbel_argmax, gumbel_argmax_reference
+from dsbench.kernels.linear import Projection
+
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """`make_inputs(generator, case)` gives keyword arguments for both; `cases` are deliberately odd shapes."""
+
+    name: str
+    compiled: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    make_inputs: Callable[[torch.Generator, Any], Inputs]
+    cases: tuple[Any, ...]
+    tolerance: float  # absolute; 0 for tokens, which must be equal
+    why: str  # where the tolerance comes from
+
+
+def registry() -> tuple[Op, ...]:
+    return (
+        Op(
+            name="gumbel_argmax",
+            compiled=gumbel_argmax,
+            reference=gumbel_argmax_reference,
+            make_inputs=_argmax_inputs,
+            cases=((1, 1), (3, 63), (17, 1000), (5, 4097)),
+            tolerance=0.0,
+            why="both name a token; scores differ by an ulp of log only, and ties of that size do not occur here",
+        ),
+        Op(
+            name="paged_attention",
+            compiled=paged_attention,
+            reference=paged_attention_reference,
+            make_inputs=_attention_inputs,
+            cases=(
+                ((1,), (0,), 1, 1, 8, True),
+                ((3, 1, 8), (0, 15, 63), 3, 3, 64, True),
+                ((7, 7), (100, 1), 3, 1, 16, False),
+                ((2, 5, 1, 4), (16, 31, 200, 5), 4, 2, 20, True),
+            ),
+            tolerance=2e-5,
+            why="fp32 sums of up to 208 products in another order, and an exp of relative error 2e-7",
+        ),
+        Op(
+            name="projection",
+            compiled=lambda x, weight: Projection(weight)(x),
+            reference=lambda x, weight: F.linear(x.double(), weight.double()).float(),
+            make_inputs=_projection_inputs,
+            cases=((1, 7, 5), (3, 576, 192), (129, 100, 63)),
+            tolerance=2e-4,
+            why="fp32 sum of K = 576 products of unit normals: sqrt(K) * K * 2**-24 at worst, about 8e-4 / 4",
+        ),
+    )
+
+
+def _argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+    n, vocab = case
+    temperature = torch.rand(n, generator=generator) * 1.5
+    temperature[::3] = 0
+    return {
+        "logits": torch.randn(n, vocab, generator=generator) * 3,
+        "temperature": temperature,
+        "seeds": torch.randint(-(2**62), 2**62, (n,), generator=generator),
+        "positions": torch.randint(0, 8192, (n,), generator=generator),
+        "ids": torch.randperm(vocab * 3, generator=generator)[:vocab].sort().values,
+    }
+
+
+def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+    """counts and context per request, query heads a group, key-value heads, head width, causal."""
+    counts, context, group, kv_heads, width, causal = case
+    page = 16
+    need = [-(-(c + n) // page) for c, n in zip(context, counts, strict=True)]
+    total = sum(need) + 3
+    order = torch.randperm(total, generator=generator).tolist()
+    pages = torch.full((len(counts), max(need)), total, dtype=torch.int32)  # the page that is nobody's
+    for row, n in enumerate(need):
+        pages[row, :n] = torch.tensor([order.pop() for _ in range(n)])
+    kept = (total + 1, kv_heads, page, width)
+    keys, values = torch.full(kept, float("nan")), torch.full(kept, float("nan"))
+    for row, (c, n) in enumerate(zip(context, counts, strict=True)):
+        for t in range(c + n):  # what lies past a request's rows stays poisoned
+            at = int(pages[row, t // page])
+            keys[at, :, t % page] = torch.randn(kv_heads, width, generator=generator)
+            values[at, :, t % page] = torch.randn(kv_heads, width, generator=generator)
+    return {
+        "q": torch.randn(sum(counts), group * kv_heads, width, generator=generator),
+        "keys": keys,
+        "values": values,
+        "pages": pages,
+        "cu_rows": torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32),
+        "context": torch.tensor(context, dtype=torch.int32),
+        "causal": causal,
+    }
+
+
+def _projection_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
+    m, k, n = case
+    return {"x": torch.randn(m, k, generator=generator), "weight": torch.randn(n, k, generator=generator)}
