@@ -18,6 +18,7 @@ from dsbench.profiles.calibration import CalibrationSet, load_calibration_set
 from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.runtime.drafters.draft import Drafter, NoDrafter
 from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder, pull_model
 from dsbench.runtime.targets.load import LoadedTarget, load_target
 from dsbench.settings import RunConfig
@@ -60,7 +61,9 @@ def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
     target = load_target(config.target, home=home, device=device, dtype=dtype, seed=config.seed)
     drafter: Drafter = NoDrafter(device)
     calibrations = None
-    if need_drafter:
+    if need_drafter and target.random and not config.drafter:
+        drafter = random_drafter(target.model, config.seed)
+    elif need_drafter:
         folder = drafter_folder(config)
         drafter = load_drafter(folder, target.model)
         calibrations = _calibrations(config, folder, drafter.digest, target.model.digest)
@@ -110,7 +113,7 @@ def drafter_folder(config: RunConfig) -> Path:
     """The named checkpoint, or the one that ships for the target."""
     if config.drafter:
         return Path(config.drafter)
-    shipped = SHIPPED / config.target.removeprefix("shape:") / "dspark"
+    shipped = SHIPPED / config.target / "dspark"
     if not (shipped / "config.json").exists():
         raise UsageError(f"no drafter ships for target {config.target}", hint="train one, and give --drafter FOLDER")
     return shipped

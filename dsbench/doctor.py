@@ -11,7 +11,7 @@ import torch
 from dsbench.deployment import SHIPPED, cpu_has_bf16, device_name, environment
 from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder
 
-PACKAGES = ("numba", "triton", "safetensors", "tokenizers", "gguf", "pandas", "pyarrow", "matplotlib", "nvtx")
+PACKAGES = ("numba", "triton", "safetensors", "tokenizers", "gguf", "pandas", "pyarrow", "matplotlib")
 
 
 def facts() -> dict[str, dict[str, str]]:

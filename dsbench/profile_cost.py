@@ -70,6 +70,7 @@ def profile_cost(
         "passes": str(passes),
         "temperature": str(temperature),
         "executor": "eager",
+        "random_weights": str(deployment.target.random).lower(),
     }
     table, report = fit_cost_table(samples, tiers=None, contract=deployment.contract, provenance=facts, seed=seed)
     return table, report, samples

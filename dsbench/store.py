@@ -41,6 +41,7 @@ class Cell:
     measured: int  # requests whose times count; the first `batch` of the queue warm the slots
     lag: int
     cost: str  # digest of the cost table, "" for an arm that plans without one
+    calibration: str = ""  # digest of the calibrations, "" for an arm that does not look at confidences
 
     def key(self, contract: Mapping[str, str], sources: str) -> str:
         """The cell's folder name: a hash of its parameters, the contract and the measured packages' sources."""

@@ -14,6 +14,7 @@ from dsbench.deployment import Deployment, environment, sources_digest
 from dsbench.errors import UsageError
 from dsbench.measure import run_repeat
 from dsbench.metrics import cell_summary
+from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.cost import CostTable
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import Arm, parse_arm
@@ -37,13 +38,16 @@ class SweepPlan:
     engine: EngineConfig
     pinned: bool
 
-    def cell(self, arm: Arm, batch: int, workload: Workload, table: CostTable | None) -> Cell:
+    def cell(
+        self, arm: Arm, batch: int, workload: Workload, table: CostTable | None, calibrations: CalibrationSet | None
+    ) -> Cell:
         config = self.config
         return Cell(
             mode=arm.name, batch=batch, workload=workload.name, accept=config.accept, temperature=config.temperature,
             top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
             max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=self.engine.lag,
-            cost=table_digest(table) if arm.planned else "",
+            cost=digest_of(table) if arm.planned else "",
+            calibration=digest_of(calibrations) if arm.policy not in ("full", "fixed") else "",
         )  # fmt: skip
 
     @property
@@ -98,7 +102,7 @@ def _run_point(
 ) -> None:  # fmt: skip
     """All arms of one (workload, batch), repeats interleaved in random order."""
     code = sources_digest()
-    cells = [(arm, plan.cell(arm, batch, workload, table)) for arm in plan.arms]
+    cells = [(arm, plan.cell(arm, batch, workload, table, deployment.calibrations)) for arm in plan.arms]
     keys = {cell.mode: cell.key(deployment.contract, code) for _, cell in cells}
     todo = [
         (arm, cell, number)
@@ -155,10 +159,10 @@ def run_body(
         "workloads": [
             {"name": w.name, "source": w.source, "licence": w.licence, "digest": w.digest} for w in plan.workloads
         ],
-        "cost_table": None if table is None else {"digest": table_digest(table), "provenance": table.provenance},
+        "cost_table": None if table is None else {"digest": digest_of(table), "provenance": table.provenance},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
-def table_digest(table: CostTable | None) -> str:
-    return "" if table is None else hashlib.sha256(repr(table).encode()).hexdigest()[:12]
+def digest_of(measured: CostTable | CalibrationSet | None) -> str:
+    return "" if measured is None else hashlib.sha256(repr(measured).encode()).hexdigest()[:12]

@@ -14,11 +14,11 @@ for python in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
 done
 [ -n "${found:-}" ] || { echo "dsbench needs Python 3.11 to 3.13; none was found (set PYTHON)" >&2; exit 6; }
 
-flags=() extras=dev constraints=(--constraint constraints-cpu.txt)
+flags=() constraints=(--constraint constraints-cpu.txt)
 if "$found" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  flags=(--system-site-packages) extras=dev,gpu constraints=() # a torch that drives this GPU is kept
+  flags=(--system-site-packages) constraints=() # a torch that drives this GPU is kept
 fi
 [ -x .venv/bin/python ] || "$found" -m venv "${flags[@]}" .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".[$extras]"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".[dev]"
 rm -f .venv/.installed-*
 touch "$stamp"

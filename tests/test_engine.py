@@ -13,6 +13,7 @@ from dsbench.runtime.accept import UNSEEN
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import Planner
@@ -228,3 +229,16 @@ def test_anticipating_pairs_are_refused():
         toy_run("compact", "residual", lag=0)
     with pytest.raises(UsageError, match="anticipate"):
         toy_run("compact:oracle", "residual", lag=2)
+
+
+def test_a_shape_target_gets_a_random_drafter_of_the_published_size():
+    target = tiny_target()
+    drafter = random_drafter(target)
+    assert len(drafter.layers) == 5 and drafter.block == 7 and drafter.shape.rank == 256
+    assert max(drafter.taps) < target.shape.layers - 1
+    requests = make_requests(3)
+    engine = run("static", requests, batch=3, target=target, drafter=drafter)
+    wanted = make_requests(3)
+    run("none", wanted, batch=3, target=target)
+    assert [r.output for r in requests] == [r.output for r in wanted]
+    assert all(r.verified == 7 for r in engine.rounds)
