@@ -60,6 +60,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         code = 0
+    except OSError as problem:  # a full disk, a file that vanished: whatever the checks before could not see
+        code = _complain(f"{problem.filename or 'a file'}: {problem.strerror or problem}", "", 2)
     except Exception as error:
         if not hasattr(error, "format_message"):  # the parser's own errors; typer may carry its own copy of click
             raise

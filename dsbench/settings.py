@@ -47,6 +47,8 @@ class RunConfig:
         for name in ("max_tokens", "requests", "repeats"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")
+        if self.threads < 0:
+            raise UsageError(f"threads must be >= 0 (0 = all), got {self.threads}")
         if self.device not in ("", "cpu", "cuda"):
             raise UsageError(f"unknown device {self.device!r}", hint="cpu or cuda")
         if self.dtype not in ("", "float32", "bfloat16"):
@@ -81,7 +83,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         return {}
     try:
         body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text()).items()}
-    except (OSError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UsageError(f"{path} cannot be read: {problem}") from None
     unknown = sorted(set(body) - {f.name for f in fields(RunConfig)})
     if unknown:

@@ -31,6 +31,7 @@ class Cell:
     mode: str
     batch: int
     workload: str
+    prompts: str = ""  # digest of the workload's prompts
     accept: str
     temperature: float
     top_k: int
@@ -65,7 +66,12 @@ class StoredCell:
 
     def table(self, name: str) -> pd.DataFrame:
         """steps, rounds or requests of all repeats, with a `rep` column."""
-        frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats_of(self.folder)]
+        try:
+            frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats_of(self.folder)]
+        except (OSError, ValueError) as problem:
+            raise UsageError(
+                f"{self.folder} holds a damaged table: {problem}", hint="remove that cell, and --resume"
+            ) from None
         return pd.concat([f.assign(rep=i) for i, f in enumerate(frames)], ignore_index=True)
 
 
@@ -121,25 +127,29 @@ class RunStore:
         try:
             for name in TABLES:
                 tables[name].to_parquet(draft / f"{name}.parquet", index=False)
+            draft.chmod(0o777 & ~_umask())
             os.replace(draft, folder / f"rep-{self.repeats(key)}")
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def write_cell(self, key: str, cell: Cell, summary: Mapping[str, Any], flags: Sequence[str]) -> None:
+    def write_cell(
+        self, key: str, cell: Cell, summary: Mapping[str, Any], flags: Sequence[str], *, code: str = ""
+    ) -> None:
+        """`code`: digest of the measured packages' sources."""
         body = {
-            "schema": SCHEMA,
-            "parameters": asdict(cell),
-            "status": "done",
-            "summary": summary,
+            "schema": SCHEMA, "code": code, "parameters": asdict(cell), "status": "done", "summary": summary,
             "flags": list(flags),
-        }
+        }  # fmt: skip
         write_atomically(self.cell_folder(key) / "cell.json", json.dumps(body, indent=2) + "\n")
 
     def cells(self) -> list[StoredCell]:
-        """Cells with a cell.json, in a stable order (workload, batch, mode)."""
+        """Finished cells of the sources that run.json names, in a stable order (workload, batch, mode)."""
         found = []
+        code = self.read_run().get("code", "") if self.exists else ""
         for path in (self.folder / "cells").glob("*/cell.json"):
             body = json.loads(path.read_text())
+            if body.get("code", "") != code:
+                continue
             found.append(
                 StoredCell(
                     folder=path.parent, cell=cell_from(body["parameters"]), status=body["status"],
@@ -149,9 +159,16 @@ class RunStore:
         return sorted(found, key=lambda c: (c.cell.workload, c.cell.batch, c.cell.mode))
 
 
-def records_frame(records: Iterable[Any]) -> pd.DataFrame:
-    """A table of dataclass records, one column a field."""
-    return pd.DataFrame([asdict(r) for r in records])
+def records_frame(records: Iterable[Any], kind: type) -> pd.DataFrame:
+    """A table of dataclass records of one kind, one column a field, also where there is no record."""
+    return pd.DataFrame([asdict(r) for r in records], columns=[f.name for f in fields(kind)])
+
+
+def _umask() -> int:
+    """The process's file mode mask: what is made through temporary files gets the modes it would have had."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -160,6 +177,7 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(text)
+        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -15,10 +15,13 @@ from dsbench.errors import UsageError
 from dsbench.measure import run_repeat
 from dsbench.metrics import cell_summary
 from dsbench.profiles.calibration import CalibrationSet
+from dsbench.profiles.contract import check_contract
 from dsbench.profiles.cost import CostTable
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.planner import refuse_anticipation
+from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.store import Cell, RunStore, StoredCell
 from dsbench.texts import build_queue, pinned_texts
@@ -43,7 +46,8 @@ class SweepPlan:
     ) -> Cell:
         config = self.config
         return Cell(
-            mode=arm.name, batch=batch, workload=workload.name, accept=config.accept, temperature=config.temperature,
+            mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept=config.accept,
+            temperature=config.temperature,
             top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
             max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=self.engine.lag,
             cost=digest_of(table) if arm.planned else "",
@@ -57,7 +61,7 @@ class SweepPlan:
 
 def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     """Checks arms, ranges and workloads. Raises UsageError for the first that is wrong."""
-    arms = tuple(parse_arm(name.strip()) for name in config.mode.split(",") if name.strip())
+    arms = tuple(parse_arm(name) for name in dict.fromkeys(n.strip() for n in config.mode.split(",")) if name)
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
     lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
@@ -66,8 +70,14 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     if not pinned and any(arm.policy == "oracle" for arm in arms):
         raise UsageError("the oracle needs a recorded text", hint="run it with --accept coupled --text pinned")
     batches = parse_range(config.batch or (GPU_BATCHES if on_gpu else CPU_BATCHES), what="batch")
-    names = split_workloads(config.workload)
+    SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
+    for arm in arms:
+        refuse_anticipation(arm, config.accept, lag)
+    names = list(dict.fromkeys(split_workloads(config.workload)))
     workloads = tuple(load_workload(name, seed=config.seed, home=home) for name in names)
+    twice = [w.name for w in workloads if sum(w.name == other.name for other in workloads) > 1]
+    if twice:
+        raise UsageError(f"two workloads are named {twice[0]}", hint="rename one of the files")
     return SweepPlan(config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned)
 
 
@@ -89,7 +99,19 @@ def run_sweep(
     notice: Callable[[str], None],
 ) -> list[StoredCell]:  # fmt: skip
     """Runs what is missing of the plan and returns all its cells."""
+    for arm in plan.arms:
+        if arm.fixed is not None and arm.drafter != "none" and arm.fixed > deployment.drafter.block:
+            raise UsageError(f"mode {arm.name}: the drafter's block holds {deployment.drafter.block} drafts")
+    if store.exists:
+        check_contract(
+            store.read_run()["contract"],
+            deployment.contract,
+            what=f"the run in {store.folder}",
+            hint="name another --out",
+        )
     store.write_run(run_body(plan, deployment, table, sources))
+    counts = f"{len(plan.arms)} arms, {len(plan.batches)} batch sizes, {len(plan.workloads)} workloads"
+    notice(f"{plan.passes} passes: {counts}")
     for workload in plan.workloads:
         for batch in plan.batches:
             _run_point(plan, deployment, table, store, workload, batch, notice)
@@ -120,7 +142,7 @@ def _run_point(
             tables = run_repeat(deployment, arm, plan.engine, table, queue, batch, measured, texts)
             store.write_repeat(keys[cell.mode], tables)
             steps = tables["steps"]
-            pace = steps["delivered"].sum() / steps["seconds"].sum()
+            pace = steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9)
             notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
     for arm, cell in cells:
         folder = store.cell_folder(keys[cell.mode])
@@ -129,7 +151,7 @@ def _run_point(
         summary = cell_summary(
             stored.table("steps"), stored.table("rounds"), stored.table("requests"), batch=batch, block=block
         )
-        store.write_cell(keys[cell.mode], cell, summary, summary.get("flags", []))
+        store.write_cell(keys[cell.mode], cell, summary, summary.get("flags", []), code=code)
 
 
 def _shuffled(items: list[Any], seed: str) -> list[Any]:
@@ -146,6 +168,7 @@ def run_body(
         "sources": sources,
         "environment": environment(deployment.device),
         "contract": deployment.contract,
+        "code": sources_digest(),
         "labels": {
             "random_weights": deployment.target.random,
             "target": deployment.target.name,

@@ -56,9 +56,9 @@ def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, s
     return queue
 
 
-def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int) -> int:
+def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int, context: int) -> int:
     """Tokens the pool must hold for `concurrency` requests of the queue at once, whichever they are."""
-    need = sorted((len(r.prompt_ids) + r.sampling.max_tokens + block + 1 for r in queue), reverse=True)
+    need = sorted((min(len(r.prompt_ids) + r.sampling.max_tokens, context) + block + 1 for r in queue), reverse=True)
     return sum(-(-n // page) * page for n in need[:concurrency])
 
 
@@ -105,7 +105,8 @@ def record_texts(requests: Sequence[Request], deployment: Deployment, config: Ru
     planner = Planner(arm, block=0, rule="coupled", lag=0, table=None, calibrations=None)
     engine = Engine(
         deployment.target.model, deployment.none, arm, planner, engine_config, eos=deployment.target.eos,
-        tokens=pool_tokens(copies, batch, 0, engine_config.page), decode=_decoder(deployment),
+        tokens=pool_tokens(copies, batch, 0, engine_config.page, deployment.target.model.shape.context),
+        decode=_decoder(deployment),
     )  # fmt: skip
     run_closed_loop(engine, copies, concurrency=batch)
     return copies

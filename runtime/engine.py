@@ -1,4 +1,4 @@
-"""The engine: one decode step on one screen, prefill, and what a finished request leaves behind.
+"""The engine: one decode step on one screen, admission, and what a finished request leaves behind.
 
 It sees ids, never text (a stop string is found by the `decode` it is given), and holds no policy: windows come from
 the planner, acceptance from the judges, pages from the pool. One path; the executor is eager.
@@ -14,24 +14,18 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import UsageError
-from dsbench.runtime.accept import Verdict, judge_coupled, judge_residual, widen_law
+from dsbench.profiles.cost import StepShape
+from dsbench.runtime.accept import UNSEEN, Verdict, judge_coupled, judge_residual, widen_law
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.batch import Batch, pack_rows, ragged_positions
+from dsbench.runtime.batch import Batch, pack_rows
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter
 from dsbench.runtime.finish import extend
 from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
+from dsbench.runtime.prefill import prefill
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
-from dsbench.runtime.sampling import (
-    Purpose,
-    Sampling,
-    coupled_choice,
-    distribution,
-    inverse_cdf,
-    keyed_uniforms,
-    sampling_of,
-)
+from dsbench.runtime.sampling import Sampling, sampling_of
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.timing import PhaseTimer
@@ -122,58 +116,15 @@ class Engine:
                 break
             taken.append(request)
             self._admitted[request.id] = (self.timer.now(), 0.0)
-        if taken:
-            self._prefill(taken)
-            self.running = self.running + taken
-            self._retire()
-        return list(requests[len(taken) :])
-
-    def _prefill(self, requests: Sequence[Request]) -> None:
-        """Runs the prompts through target and drafter in chunks; each request's first token comes from its last row."""
-        done = dict.fromkeys((r.id for r in requests), 0)
-        waiting = list(requests)
-        while waiting:
-            chunk: list[tuple[Request, int]] = []
-            left = self.config.prefill_chunk
-            for request in waiting:
-                count = min(left, len(request.prompt_ids) - done[request.id])
-                if count == 0:
-                    break
-                chunk.append((request, count))
-                left -= count
-            self._prefill_chunk(chunk, done)
-            waiting = [r for r in waiting if done[r.id] < len(r.prompt_ids)]
-
-    def _prefill_chunk(self, chunk: list[tuple[Request, int]], done: dict[int, int]) -> None:
-        device = self.target.device
-        context = torch.tensor([done[r.id] for r, _ in chunk], dtype=torch.int32, device=device)
-        cu_rows, index, positions = ragged_positions(context, torch.tensor([n for _, n in chunk], device=device))
-        ids = [t for r, n in chunk for t in r.prompt_ids[done[r.id] : done[r.id] + n]]
-        for request, count in chunk:
-            done[request.id] += count
-            self.pool.grow(request.id, done[request.id])
-        whole = [i for i, (r, _) in enumerate(chunk) if done[r.id] == len(r.prompt_ids)]
-        batch = Batch(
-            ids=torch.tensor(ids, device=device), positions=positions, cu_rows=cu_rows, context=context, request=index,
-            pages=self.pool.table([r.id for r, _ in chunk]), logit_rows=cu_rows[1:].long()[whole] - 1,
-        )  # fmt: skip
-        logits, taps = self.target.forward(batch, self.pool, self.drafter.taps)
-        self.drafter.observe(batch, taps, self.pool)
-        if whole:
-            self._first_tokens([chunk[i][0] for i in whole], logits)
-
-    def _first_tokens(self, requests: Sequence[Request], logits: Tensor) -> None:
-        sampling = sampling_of(requests, self.target.device)
-        positions = torch.tensor([len(r.prompt_ids) for r in requests], device=self.target.device)
-        if self.config.rule == "coupled":
-            tokens = coupled_choice(logits, sampling, positions, torch.arange(logits.shape[-1], device=logits.device))
-        else:
-            law = distribution(logits, sampling)
-            tokens = inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.BONUS))
-        for request, token in zip(requests, tokens.tolist(), strict=True):
-            first = request.canonical[0] if request.canonical else token
-            extend(request, [first], self.eos, self.decode, self._room(request))
+        config = self.config
+        for request, token in prefill(
+            taken, self.target, self.drafter, self.pool, rule=config.rule, chunk=config.prefill_chunk
+        ):
+            extend(request, [token], self.eos, self.decode, self._room(request))
             self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
+        self.running = self.running + taken
+        self._retire()
+        return list(requests[len(taken) :])
 
     def _room(self, request: Request) -> int:
         """Tokens the request may still emit, by its own limit and by the context."""
@@ -260,12 +211,13 @@ class Engine:
         verdict: Verdict, delivered: list[int], context: int,
     ) -> StepRecord:  # fmt: skip
         phases = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
+        seconds, tier, outside = self.planner.predict(StepShape(len(requests), batch.rows, context))
         record = StepRecord(
             step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=batch.rows,
-            padding=batch.rows - plan.rows if self.arm.commit == "all" else 0, context=context, tier=plan.tier,
+            padding=batch.rows - plan.rows if self.arm.commit == "all" else 0, context=context, tier=tier,
             delivered=sum(delivered),
-            seconds=self.timer.now() - begin, predicted_seconds=plan.seconds, confidence_age=inputs.age,
-            priors=inputs.priors, extrapolated=inputs.extrapolated, flips=int(verdict.flips.sum()), **phases,
+            seconds=self.timer.now() - begin, predicted_seconds=seconds, confidence_age=inputs.age,
+            priors=inputs.priors, extrapolated=outside, flips=int(verdict.flips.sum()), **phases,
         )  # fmt: skip
         self.steps.append(record)
         return record
@@ -282,6 +234,8 @@ class Engine:
             draft.confidence.tolist(), draft.free.tolist(), batch.context.tolist(), strict=True,
         )  # fmt: skip
         for request, window, sent, accepted, out, ceiling, flips, depth, tokens, logits, free, position in columns:
+            if request.finished:  # its end cuts the block, so nobody sees what the whole of it would have given
+                ceiling = UNSEEN
             self.rounds.append(
                 RoundRecord(
                     step=len(self.steps), request=request.id, workload=request.workload, position=position,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dsbench.errors import UsageError
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request
@@ -21,6 +22,8 @@ def run_closed_loop(
 
     Requests still running then are left where they are: the engine is to be thrown away.
     """
+    if concurrency < 1:
+        raise UsageError(f"batch must be >= 1, got {concurrency}")
     waiting = list(queue)
     open_ids = set(until if until is not None else (r.id for r in queue))
     seen = 0

@@ -120,6 +120,14 @@ def predicted_seconds(table: CostTable | None, shape: StepShape, *, drafts: bool
     return table.step_seconds(shape) if drafts else table.verify_seconds(shape)
 
 
+def refuse_anticipation(arm: Arm, rule: str, lag: int) -> None:
+    """Raises UsageError for a policy that would look at the block it admits, under the residual rule."""
+    if rule == "residual" and ((arm.policy == "argmax" and lag < 1) or arm.policy == "oracle"):
+        raise UsageError(
+            f"mode {arm.name} would anticipate under the residual rule", hint="give --lag 2, or --accept coupled"
+        )
+
+
 class Planner:
     """One arm's policy over a run: calibrates, recalls what the lag allows, and chooses the windows.
 
@@ -138,10 +146,7 @@ class Planner:
         calibrations: CalibrationSet | None,
         replay: Mapping[tuple[int, int], int] | None = None,
     ) -> None:
-        if rule == "residual" and ((arm.policy == "argmax" and lag < 1) or arm.policy == "oracle"):
-            raise UsageError(
-                f"mode {arm.name} would anticipate under the residual rule", hint="give --lag 2, or --accept coupled"
-            )
+        refuse_anticipation(arm, rule, lag)
         if arm.planned and table is None:
             raise UsageError(
                 f"mode {arm.name} needs a cost table", hint="run `dsbench profile-cost`, or give --cost FILE"
@@ -187,8 +192,14 @@ class Planner:
             window=window, budget=budget, tier=self.table.tier(rows) if self.table else rows, reason=reason,
             seconds=predicted_seconds(self.table, shape, drafts=self.block > 0),
         )  # fmt: skip
-        outside = self.table is not None and self.table.outside(shape)
-        return plan, PlanInputs(survival=survival, priors=priors, age=self.lag, extrapolated=outside)
+        return plan, PlanInputs(survival=survival, priors=priors, age=self.lag)
+
+    def predict(self, shape: StepShape) -> tuple[float, int, bool]:
+        """Step seconds (nan without a table), tier, and whether the table extrapolates, for a shape that is run."""
+        if self.table is None:
+            return float("nan"), shape.rows, False
+        seconds = predicted_seconds(self.table, shape, drafts=self.block > 0)
+        return seconds, self.table.tier(shape.rows), self.table.outside(shape)
 
     def _windows(
         self, requests: Sequence[Request], draft: Draft, conditional: Array, survival: Array, cap: Array, context: int
@@ -224,7 +235,6 @@ class PlanInputs:
     survival: Array
     priors: int
     age: int
-    extrapolated: bool
 
 
 def oracle_survival(requests: Sequence[Request], draft: Draft) -> Array:

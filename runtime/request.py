@@ -7,6 +7,7 @@ not run yet, so the pages hold len(tokens) - 1 positions.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,10 +27,10 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise UsageError(f"temperature must be >= 0, got {self.temperature}")
-        if self.top_k < 0:
-            raise UsageError(f"top-k must be >= 0 (0 = off), got {self.top_k}")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"temperature must be finite and >= 0, got {self.temperature}")
+        if not 0 <= self.top_k < 2**31:
+            raise UsageError(f"top-k must be >= 0 (0 = off) and below 2**31, got {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top-p must be in (0, 1], got {self.top_p}")
         if self.max_tokens < 1:

@@ -76,7 +76,7 @@ def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
     x = x.masked_fill(x < kth, float("-inf"))
     tempered = ordered.masked_fill(ordered < kth, float("-inf")) / _scale(sampling)
     before = tempered.double().softmax(-1).cumsum(-1).roll(1, dims=-1)
-    before[:, 0] = 0
+    before[:, 0] = -1  # the most likely token stays whatever top-p is
     out = torch.zeros_like(x, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p.double()[:, None])
     out &= (sampling.temperature > 0)[:, None] & (sampling.top_p < 1)[:, None]
     return x.masked_fill(out, float("-inf"))

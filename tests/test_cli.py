@@ -206,7 +206,7 @@ def test_unwritable_and_occupied_output(model, tmp_path):
     (occupied / "run.json").write_text("{}")
     refused(dsbench("sweep", *flags, "--out", str(occupied), home=tmp_path), 2, "--resume")
     refused(dsbench("plot", str(tmp_path / "nothing"), home=tmp_path), 2, "holds no run")
-    refused(dsbench("show", str(occupied), home=tmp_path), 2, "no finished cell")
+    refused(dsbench("show", str(occupied), home=tmp_path), 2, "another schema")
 
 
 def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):
@@ -229,6 +229,77 @@ def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):
     drawn = dsbench("plot", "run", home=tmp_path)
     assert drawn.returncode == 0, drawn.stderr
     assert any(line.endswith("frontier.png") for line in drawn.stdout.splitlines())
+
+
+def sweep_flags(model: Path, tmp_path: Path, name: str = "p", **changes: str) -> list[str]:
+    prompts = tmp_path / f"{name}.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{i} + {i}"}) + "\n" for i in range(6)))
+    flags = {"target": str(model), "workload": str(prompts), "batch": "1", "mode": "none", "max-tokens": "6"}
+    flags |= {"requests": "2", "repeats": "1", "out": "run"} | {k.replace("_", "-"): v for k, v in changes.items()}
+    return ["sweep", *(part for k, v in flags.items() for part in (f"--{k}", v))]
+
+
+def test_sweeps_refuse_what_would_mislead(model, tmp_path):
+    drafter = str(write_drafter(tmp_path / "drafter"))
+
+    def run(**changes: str) -> Done:
+        return dsbench(*sweep_flags(model, tmp_path, drafter=drafter, **changes), home=tmp_path)
+
+    refused(run(temperature="nan"), 2, "temperature must be finite")
+    refused(run(top_k="99999999999"), 2, "top-k")
+    refused(run(mode="none,compact", accept="residual", lag="0"), 2, "anticipate")
+    refused(run(threads="-1"), 2, "threads must be >= 0")
+    assert not (tmp_path / "run").exists(), "a refused sweep left its folder behind"
+    (tmp_path / "b").mkdir()
+    twins = f"{tmp_path / 'p.jsonl'},{tmp_path / 'b' / 'p.jsonl'}"
+    (tmp_path / "b" / "p.jsonl").write_text('{"prompt": "other"}\n')
+    refused(run(workload=twins), 2, "two workloads are named p")
+
+
+def test_a_window_longer_than_the_block_is_refused(model, tmp_path):
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    done = dsbench(*sweep_flags(model, tmp_path, drafter=drafter, mode="static:9"), home=tmp_path)
+    refused(done, 2, "block holds 4 drafts")
+
+
+def test_resume_keeps_to_one_contract_and_one_set_of_prompts(model, tmp_path):
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    flags = sweep_flags(model, tmp_path, drafter=drafter)
+    assert dsbench(*flags, home=tmp_path).returncode == 0
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rope_theta": 5e4}))
+    (other / ".digest.json").unlink(missing_ok=True)
+    elsewhere = sweep_flags(other, tmp_path, drafter=drafter)
+    refused(dsbench(*elsewhere, "--resume", home=tmp_path), 6, "target")
+    (tmp_path / "p.jsonl").write_text('{"prompt": "9"}\n{"prompt": "8"}\n')
+    more = dsbench(*flags, "--resume", home=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert "repeat 1" in more.stderr, "the edited prompts were not run"
+
+
+def test_a_sweep_of_one_token_has_no_rounds_and_no_traceback(model, tmp_path):
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    done = dsbench(*sweep_flags(model, tmp_path, drafter=drafter, mode="none,static", max_tokens="1"), home=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_commands_that_would_hang_or_pass_vacuously(model, tmp_path):
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    base = ("--target", str(model), "--drafter", drafter)
+    refused(dsbench("calibrate", *base, "--batch", "0", home=tmp_path), 2, "calibrate needs")
+    refused(dsbench("selftest", *base, "--prompts", "0", home=tmp_path), 2, "prompts must be >= 1")
+    refused(dsbench("calibrate", *base, "--out", str(tmp_path), home=tmp_path), 2, "it is a folder")
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "1"}\n')
+    done = dsbench(
+        "generate", *base, "--mode", "none", "--prompts", str(prompts), "--max-tokens", "1000000000", home=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    prompts.write_text('{"prompt": "a\\ud800b"}\n')
+    refused(dsbench("generate", *base, "--prompts", str(prompts), home=tmp_path), 2, "surrogate")
 
 
 def test_commands_that_read_results_import_no_torch():

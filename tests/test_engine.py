@@ -17,6 +17,7 @@ from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import Planner
+from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import Request, SamplingParams
 
 MODES = ["none", "static", "static:2", "no-trim", "compact", "compact:early-stop", "cap-accept"]
@@ -242,3 +243,27 @@ def test_a_shape_target_gets_a_random_drafter_of_the_published_size():
     run("none", wanted, batch=3, target=target)
     assert [r.output for r in requests] == [r.output for r in wanted]
     assert all(r.verified == 7 for r in engine.rounds)
+
+
+def test_a_head_that_stopped_early_leaves_the_ceiling_unseen():
+    requests = make_requests(1)
+    requests[0].output = [5, 6, 7, 8, 9]
+
+    def record(drafts):
+        return RoundRecord(
+            step=0, request=0, workload="tiny", position=3, output_index=1, window=0, verified=0, accepted=0,
+            delivered=1, ceiling=UNSEEN, flips=0, drafts=drafts, logits=(), free_logits=(0.0,) * 3,
+        )  # fmt: skip
+
+    assert later_ceiling(record((6, 7)), requests[0], "coupled") == UNSEEN
+    assert later_ceiling(record((6, 1)), requests[0], "coupled") == 2
+    assert later_ceiling(record((6, 7, 8)), requests[0], "coupled") == 4
+    assert later_ceiling(record(()), requests[0], "coupled") == UNSEEN
+
+
+def test_the_most_likely_token_survives_any_top_p():
+    requests = make_requests(2, top_p=1e-46)
+    greedy = make_requests(2, temperature=0.0)
+    run("none", requests, batch=2)
+    run("none", greedy, batch=2)
+    assert [r.output for r in requests] == [r.output for r in greedy]

@@ -83,6 +83,8 @@ def _text(content: object, field: str) -> str:
         content = "".join(str(part.get("text", "")) for part in content)
     if not isinstance(content, str):
         raise _BadRow(f"`{field}` must hold text, not {type(content).__name__}")
+    if any("\ud800" <= c <= "\udfff" for c in content):
+        raise _BadRow(f"`{field}` holds half of a surrogate pair")
     if not content.strip():
         raise _BadRow(f"`{field}` is empty")
     return content

@@ -39,6 +39,13 @@ class DrafterShape:
 
 def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     """From config.json, with or without the `dspark_` prefix or a nested `dspark_config`. Raises naming the field."""
+    try:
+        return _drafter_shape(config, name)
+    except (TypeError, ValueError) as problem:
+        raise UsageError(f"{name}: config.json holds a value of the wrong kind: {problem}") from None
+
+
+def _drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     flat = {**config, **(config.get("dspark_config") or config.get("dflash_config") or {})}
 
     def field(key: str, *default: Any) -> Any:
@@ -70,6 +77,8 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     if block < 1:
         raise UsageError(f"{name}: config field block_size must be >= 1, got {block}")
     mask = field("mask_token_id", None)
+    if mask is not None and not 0 <= int(mask) < layer.vocab:
+        raise UsageError(f"{name}: config field mask_token_id = {mask} lies outside the vocabulary of {layer.vocab}")
     return DrafterShape(
         layer=layer, block=block, taps=tuple(int(t) for t in field("target_layer_ids")), head=head, rank=rank,
         confidence=bool(field("enable_confidence_head", False)),
