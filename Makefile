@@ -13,7 +13,7 @@ setup:
 demo: setup
 	@$(BIN)/dsbench models pull smollm2-135m >/dev/null
 	@rm -rf $(RUN)
-	$(BIN)/dsbench profile-cost --batch 1,4,8,16 --passes 2 --plots $(RUN)/plots
+	$(BIN)/dsbench profile-cost --batch 1,4,8,16 --passes 2
 	$(BIN)/dsbench sweep --mode none,static,compact,cap-accept --batch 1,4,8,16 \
 	  --workload mix:math=1,chat=1,poetry=1 --requests 6 --max-tokens 32 --repeats 2 --out $(RUN)
 	$(BIN)/dsbench plot $(RUN)

@@ -41,6 +41,7 @@ TopK = Annotated[int | None, typer.Option(help="0 = off.")]
 TopP = Annotated[float | None, typer.Option(help="1 = off.")]
 Seed = Annotated[int | None, typer.Option()]
 Lag = Annotated[int | None, typer.Option(help="Steps between confidences and the budget they set.")]
+DraftDepth = Annotated[str | None, typer.Option("--draft", help="planned, or full: draft all, see compact's ceiling.")]
 Cost = Annotated[str | None, typer.Option(help="Cost table; else this machine's own.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Output tokens a request at most.")]
 CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Calibration file of the drafter.")]
@@ -110,7 +111,7 @@ def sweep_command(
     target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
     threads: Threads = None, accept: Accept = None, temperature: Temperature = None, top_k: TopK = None,
     top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
-    max_tokens: MaxTokens = None,
+    max_tokens: MaxTokens = None, draft: DraftDepth = None,
     requests: Annotated[int | None, typer.Option(help="Measured requests a cell (at least the batch size).")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats a cell, interleaved with other arms.")] = None,
     text: Annotated[str | None, typer.Option(help="pinned: every arm commits the recorded text; free.")] = None,
@@ -130,11 +131,13 @@ def plot_command(
     run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
     out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default: RUN/plots.")] = None,
 ) -> None:
-    """Draw the frontier, the verify budgets and the predicted against measured step time of a run."""
+    """Draw a run: frontier, verify budgets, cost fit against raw cells, predicted against measured step time."""
     from dsbench.plots import draw_all
+    from dsbench.plots_cost import draw_cost_of
     from dsbench.store import RunStore
 
-    for path in draw_all(RunStore(run), out or run / "plots"):
+    store, folder = RunStore(run), out or run / "plots"
+    for path in (*draw_all(store, folder), *draw_cost_of(store, folder)):
         print(path)
 
 
@@ -153,7 +156,7 @@ def generate_command(
     target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
     threads: Threads = None, accept: Accept = None, temperature: Temperature = None, top_k: TopK = None,
     top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
-    max_tokens: MaxTokens = None,
+    max_tokens: MaxTokens = None, draft: DraftDepth = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
     limit: Annotated[int | None, typer.Option(help="Prompts to run; default: all of a file, 4 of a workload.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be given more than once.")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,10 +13,11 @@ from typing import Any, cast
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dsbench.deployment import Deployment, cost_path, deploy, find_cost_table, has_drafter, pick_device
+from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, has_drafter, pick_device
 from dsbench.errors import DsbenchError, UsageError
-from dsbench.profiles.cost import CostTable
+from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.fit import FitReport
+from dsbench.profiles.samples import samples_path, save_samples
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
@@ -45,8 +47,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
         raise UsageError(f"context {contexts[-1]} is too long for this model", hint=f"at most {longest}")
     path = out or cost_path(deployment)
     _file_to_write(path)
-    table, report = measure_table(deployment, config, batches, contexts, passes)
-    table.save(path)
+    table, report = measure_table(deployment, config, batches, contexts, passes, path)
     print_fit(report)
     print(f"cost table: {path}")
     if plots is not None:
@@ -62,9 +63,14 @@ def longest_context(deployment: Deployment) -> int:
 
 
 def measure_table(
-    deployment: Deployment, config: RunConfig, batches: Sequence[int], contexts: Sequence[int], passes: int
+    deployment: Deployment,
+    config: RunConfig,
+    batches: Sequence[int],
+    contexts: Sequence[int],
+    passes: int,
+    path: Path,
 ) -> tuple[CostTable, FitReport]:
-    """Profiles with a progress line on stderr."""
+    """Profiles with a progress line on stderr; the table goes to `path`, its raw samples beside it."""
     from dsbench.profile_cost import profile_cost as measure
 
     with _progress() as bar:
@@ -73,10 +79,12 @@ def measure_table(
         def advance(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        table, report, _ = measure(
+        table, report, samples = measure(
             deployment, batches=batches, contexts=contexts, passes=passes, seed=config.seed,
             temperature=config.temperature, notice=advance,
         )  # fmt: skip
+    save_samples(path, samples)
+    table.save(path)
     return table, report
 
 
@@ -109,30 +117,33 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
         raise UsageError(f"{store_folder} already holds a run", hint="--resume goes on with it, or name another --out")
     store = RunStore(store_folder, create=True)
     deployment = deploy(config, need_drafter=has_drafter(config) or any(arm.drafter != "none" for arm in plan.arms))
-    table = cost_table(config, deployment) if any(arm.planned for arm in plan.arms) else None
+    table = None
+    if any(arm.planned for arm in plan.arms):
+        file = cost_file(config, deployment)
+        table = load_cost_table(file)
+        for source in (file, samples_path(file)):  # the run keeps what it was planned with
+            if source.exists():
+                shutil.copy(source, store.folder / source.name.replace(file.stem, "cost"))
     if deployment.calibrations is None and any(arm.planned for arm in plan.arms):
         note("this drafter has no calibration: its raw confidences are used as they are")
     run_sweep(plan, deployment, table, store, sources, note)
     print_summary(store_folder)
 
 
-def cost_table(config: RunConfig, deployment: Deployment) -> CostTable:
-    """The table that fits, or one measured now and kept for this machine."""
-    found = find_cost_table(config, deployment)
+def cost_file(config: RunConfig, deployment: Deployment) -> Path:
+    """The table that fits and covers the batch sizes, or one measured now and kept for this machine."""
+    found = find_cost_file(config, deployment)
     asked = parse_range(config.batch or _default_batches(config), what="batch")
-    if found is not None and (config.cost or found.box.requests[1] >= asked[-1]):
+    if found is not None and (config.cost or load_cost_table(found).box.requests[1] >= asked[-1]):
         return found
-    note(
-        "no cost table of this machine and model yet: measuring a short one (`dsbench profile-cost` makes a better one)"
-    )
+    note("no cost table covers this: measuring a short one (`dsbench profile-cost` makes a better one)")
     usual = (1, 4, 8, 16) if deployment.device.type == "cpu" else (1, 4, 16, 64, 256)
     path = cost_path(deployment)
     _writable(path.parent)
-    table, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES)
-    table.save(path)
+    _, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES, path)
     if report.verify.heldout_median is not None:
         note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
-    return table
+    return path
 
 
 def _contexts(deployment: Deployment) -> tuple[int, ...]:
@@ -152,7 +163,7 @@ def generate(
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be >= 1, got {limit}")
     lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
-    engine_config = EngineConfig(rule=config.accept, lag=lag)
+    engine_config = EngineConfig(rule=config.accept, lag=lag, draft=config.draft)
     deployment = deploy(config, need_drafter=arm.drafter != "none")
     sampling = {
         "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p, "stop": stop,
@@ -162,7 +173,7 @@ def generate(
     requests = build_requests(
         deployment, prompts, limit=count, seed=config.seed, sampling=sampling, home=deployment.home
     )
-    table = cost_table(config, deployment) if arm.planned else None
+    table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
     engine = run_requests(deployment, arm, engine_config, table, requests, batch)
     answers = as_json(deployment, engine, requests)
     if as_list:
@@ -186,7 +197,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     arms = [parse_arm(name) for name in modes]
     batches = parse_range(batch, what="batch")
     deployment = deploy(replace(config, dtype=config.dtype or "float32"))
-    table = cost_table(config, deployment) if any(arm.planned for arm in arms) else None
+    table = load_cost_table(cost_file(config, deployment)) if any(arm.planned for arm in arms) else None
 
     def tell(outcome: Outcome) -> None:
         name = f"T={outcome.temperature:g}  batch {outcome.batch:<3} {outcome.mode:<12}"

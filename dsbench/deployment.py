@@ -7,7 +7,7 @@ import json
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numba
@@ -16,7 +16,7 @@ import torch
 import dsbench.profiles
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.calibration import CalibrationSet, load_calibration_set
-from dsbench.profiles.cost import CostTable, load_cost_table
+from dsbench.profiles.cost import load_cost_table
 from dsbench.runtime.drafters.draft import Drafter, NoDrafter
 from dsbench.runtime.drafters.dspark import load_drafter
 from dsbench.runtime.drafters.random import random_drafter
@@ -144,26 +144,18 @@ def cost_path(deployment: Deployment) -> Path:
     return deployment.home / "costs" / f"{key}.json"
 
 
-def find_cost_table(config: RunConfig, deployment: Deployment) -> CostTable | None:
+def find_cost_file(config: RunConfig, deployment: Deployment) -> Path | None:
     """The named table, else this machine's cached one, else one that ships and fits; None if there is none.
 
     Raises EnvironmentRefused, naming what differs, if the named table belongs to another deployment.
     """
     if config.cost:
-        table = load_cost_table(Path(config.cost))
-        table.require(deployment.contract)
-        return table
+        load_cost_table(Path(config.cost)).require(deployment.contract)
+        return Path(config.cost)
     if cost_path(deployment).exists():
-        return load_cost_table(cost_path(deployment))
-    for path in sorted(SHIPPED.glob("*/cost/*.json")):
-        table = load_cost_table(path)
-        if table.contract == deployment.contract:
-            return table
-    return None
-
-
-def without_drafter(deployment: Deployment) -> Deployment:
-    return replace(deployment, drafter=deployment.none)
+        return cost_path(deployment)
+    shipped = [p for p in sorted(SHIPPED.glob("*/cost/*.json")) if not p.name.endswith(".samples.json")]
+    return next((p for p in shipped if load_cost_table(p).contract == deployment.contract), None)
 
 
 def environment(device: torch.device) -> dict[str, str]:

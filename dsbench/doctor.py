@@ -30,7 +30,7 @@ def facts() -> dict[str, dict[str, str]]:
         for name in catalogue()
     }
     drafters = {p.parent.parent.name: "ships" for p in SHIPPED.glob("*/dspark/config.json")}
-    tables = {p.stem: str(p) for p in sorted((home / "costs").glob("*.json"))}
+    tables = {p.stem: str(p) for p in sorted((home / "costs").glob("*.json")) if ".samples" not in p.name}
     return {
         "machine": machine,
         "packages": {name: version(name) for name in PACKAGES},

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsbench.plots_style import GREY, LOUD, new_figure, plain_ticks, save, style
-from dsbench.profiles.cost import CostTable
+from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.curve import FloatArray
-from dsbench.profiles.fit import CellFit, FitReport
+from dsbench.profiles.fit import CellFit, FitReport, fit_cost_table
+from dsbench.profiles.samples import load_samples, samples_path
+from dsbench.store import RunStore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,3 +173,16 @@ def _legend(body: SubFigure, colours: dict[int, Any], held: bool) -> None:
         }
         handles.append(Line2D([], [], marker="o", label="held out", **ring))
     body.legend(handles=handles, loc="outside lower center", ncols=9, frameon=False)
+
+
+def draw_cost_of(store: RunStore, out: Path) -> list[Path]:
+    """The fit of the table that a run was planned with, from the raw samples it kept; nothing where it kept none."""
+    table = store.folder / "cost.json"
+    if not samples_path(table).exists():
+        return []
+    kept = load_cost_table(table)
+    fitted, report = fit_cost_table(
+        load_samples(table), tiers=kept.tiers, contract=kept.contract, provenance=kept.provenance,
+        seed=int(kept.provenance.get("seed", "0")),
+    )  # fmt: skip
+    return draw_cost(fitted, report, out)

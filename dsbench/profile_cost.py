@@ -69,6 +69,7 @@ def profile_cost(
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "passes": str(passes),
         "temperature": str(temperature),
+        "seed": str(seed),
         "executor": "eager",
         "random_weights": str(deployment.target.random).lower(),
     }

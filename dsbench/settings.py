@@ -32,6 +32,7 @@ class RunConfig:
     top_k: int = 0
     top_p: float = 1.0
     lag: int = -1  # -1 = 0 under coupled, 2 under residual
+    draft: str = "planned"  # full: compact's sequential head fills the block, so that its ceiling is exact
     text: str = "pinned"
     seed: int = 0
     max_tokens: int = 64

@@ -41,6 +41,7 @@ class Cell:
     max_tokens: int
     measured: int  # requests whose times count; the first `batch` of the queue warm the slots
     lag: int
+    draft: str = "planned"  # planned or full
     cost: str  # digest of the cost table, "" for an arm that plans without one
     calibration: str = ""  # digest of the calibrations, "" for an arm that does not look at confidences
 

@@ -47,7 +47,7 @@ class SweepPlan:
         config = self.config
         return Cell(
             mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept=config.accept,
-            temperature=config.temperature,
+            temperature=config.temperature, draft=config.draft,
             top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
             max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=self.engine.lag,
             cost=digest_of(table) if arm.planned else "",
@@ -65,7 +65,7 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
     lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
-    engine = EngineConfig(rule=config.accept, lag=lag)
+    engine = EngineConfig(rule=config.accept, lag=lag, draft=config.draft)
     pinned = config.text == "pinned" and config.accept == "coupled"
     if not pinned and any(arm.policy == "oracle" for arm in arms):
         raise UsageError("the oracle needs a recorded text", hint="run it with --accept coupled --text pinned")

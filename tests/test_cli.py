@@ -228,7 +228,8 @@ def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):
     assert len(kept) == 7, "a finished cell was run again"
     drawn = dsbench("plot", "run", home=tmp_path)
     assert drawn.returncode == 0, drawn.stderr
-    assert any(line.endswith("frontier.png") for line in drawn.stdout.splitlines())
+    names = {Path(line).name for line in drawn.stdout.splitlines()}
+    assert names >= {"frontier.png", "cost-fit.png", "step-time.png", "frontier.svg"}
 
 
 def sweep_flags(model: Path, tmp_path: Path, name: str = "p", **changes: str) -> list[str]:

@@ -108,7 +108,7 @@ def _weights(reader: Any, architecture: str, config: dict[str, Any]) -> dict[str
         name = _hugging_face_name(tensor.name)
         if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
             array = _half_split_rows(array, config["num_attention_heads" if ".q_" in name else "num_key_value_heads"])
-        weights[name] = torch.from_numpy(array)
+        weights[name] = torch.from_numpy(array.copy())  # the reader's own pages are read-only
     return weights
 
 
