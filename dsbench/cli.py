@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsbench import __version__
-from dsbench.errors import DsbenchError, UsageError
+from dsbench.errors import DsbenchError
 
 if TYPE_CHECKING:
-    from dsbench.deployment import Deployment
-    from dsbench.profiles.cost import CostTable
     from dsbench.settings import RunConfig
 
 SELFTEST_MODES = "none,static,compact,cap-accept,no-trim"
@@ -297,6 +295,3 @@ def _config(given: dict[str, Any]) -> tuple[RunConfig, dict[str, str]]:
 
     names = {f.name for f in fields(RunConfig)}
     return resolve({k: v for k, v in given.items() if k in names and not isinstance(v, Path)})
-
-
-__all__ = ["Deployment", "CostTable", "UsageError", "app", "main"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -286,7 +286,3 @@ def _progress() -> Progress:
         TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(),
         TimeRemainingColumn(), console=console, disable=not console.is_terminal,
     )  # fmt: skip
-
-
-Notice = Callable[[str], None]
-__all__ = ["DsbenchError", "calibrate", "generate", "profile_cost", "sweep", "train"]
