@@ -25,7 +25,7 @@ from dsbench.runtime.sampling import Sampling, distribution, inverse_cdf
 PROMPT = (1,)
 WHOLE = (0.0, 1.0)  # the interval of a fresh uniform
 SETTINGS = {
-    "T=1": (2, (5, 5), 1.0, 0, 1.0),
+    "T=1": (2, (5, 4), 1.0, 0, 1.0),
     "T=0.7": (2, (5, 4), 0.7, 0, 1.0),
     "top-k 2, top-p 0.8": (3, (4, 4), 1.0, 2, 0.8),
 }  # name -> vocabulary, output tokens of both, temperature, top-k, top-p
