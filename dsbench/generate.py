@@ -39,7 +39,10 @@ def build_requests(
         raise UsageError(f"target {deployment.target.name} has no tokenizer, so it cannot run text")
     workload = load_workload(source, seed=seed, home=home)
     requests: list[Request] = []
-    for prompt in workload.prompts:
+    prompts = workload.prompts
+    if source.endswith(".jsonl"):  # a user's file keeps its order; a workload's shuffle is for sampling from it
+        prompts = tuple(sorted(prompts, key=lambda prompt: (len(prompt.id), prompt.id)))
+    for prompt in prompts:
         if limit and len(requests) == limit:
             break
         ids = tokenizer.encode_chat(prompt.messages)

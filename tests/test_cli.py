@@ -23,6 +23,7 @@ from dsbench.ranges import parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.request import SamplingParams
 from dsbench.runtime.targets.dense import random_weights
+from dsbench.runtime.targets.tokenizer import ChatTokenizer
 from dsbench.settings import resolve
 from dsbench.sweep import split_workloads
 
@@ -127,13 +128,15 @@ def refused(done: Done, code: int, *words: str) -> None:
 def test_generate_prints_the_documented_json(model, tmp_path):
     drafter = write_drafter(tmp_path / "drafter")
     prompts = tmp_path / "p.jsonl"
-    prompts.write_text('{"prompt": "ABC"}\n{"prompt": "12 34"}\n')
+    prompts.write_text('{"prompt": "ABC"}\n{"prompt": "1234"}\n')
     flags = ["--prompts", str(prompts), "--mode", "cap-accept:threshold=0.3", "--target", str(model)]
     flags += ["--drafter", str(drafter), "--batch", "2", "--temperature", "1", "--seed", "7", "--max-tokens", "12"]
     done = dsbench("generate", *flags, "--json", home=tmp_path)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert [set(a) for a in answers] == [{"id", "prompt_ids", "token_ids", "text", "finish_reason", "steps"}] * 2
+    tokenizer = ChatTokenizer(model)
+    assert [tokenizer.decode(a["prompt_ids"]) for a in answers] == ["ABC", "1234"], "the file's order is lost"
     for answer in answers:
         assert answer["finish_reason"] in ("stop", "length")
         assert all(set(step) == {"window", "accepted", "ceiling"} for step in answer["steps"])
