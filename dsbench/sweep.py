@@ -22,6 +22,7 @@ from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.planner import refuse_anticipation
 from dsbench.runtime.request import SamplingParams
+from dsbench.runtime.targets.load import SHAPE_PREFIX
 from dsbench.settings import RunConfig
 from dsbench.store import Cell, RunStore, StoredCell
 from dsbench.texts import build_queue, pinned_texts
@@ -64,6 +65,8 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     arms = tuple(parse_arm(name) for name in dict.fromkeys(n.strip() for n in config.mode.split(",")) if name)
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
+    if config.target.startswith(SHAPE_PREFIX):
+        raise UsageError(f"target {config.target} has no tokenizer, so it cannot run text", hint="profile-cost runs it")
     lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
     engine = EngineConfig(rule=config.accept, lag=lag, draft=config.draft)
     pinned = config.text == "pinned" and config.accept == "coupled"

@@ -253,6 +253,7 @@ def test_sweeps_refuse_what_would_mislead(model, tmp_path):
     refused(run(top_k="99999999999"), 2, "top-k")
     refused(run(mode="none,compact", accept="residual", lag="0"), 2, "anticipate")
     refused(run(threads="-1"), 2, "threads must be >= 0")
+    refused(run(target="shape:smollm2-135m"), 2, "has no tokenizer")
     assert not (tmp_path / "run").exists(), "a refused sweep left its folder behind"
     (tmp_path / "b").mkdir()
     twins = f"{tmp_path / 'p.jsonl'},{tmp_path / 'b' / 'p.jsonl'}"
