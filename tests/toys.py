@@ -53,7 +53,8 @@ class ToyTarget:
             if prefix not in self._memo:
                 self._memo[prefix] = toy_logits(prefix, self.vocab, self.salt)
             logits.append(self._memo[prefix])
-        self.executed.append(batch.rows)
+        if batch.logit_rows is None:  # a decode pass; prefill wants some rows' logits only
+            self.executed.append(batch.rows)
         return torch.tensor(logits), torch.empty(batch.rows, 0)
 
 
