@@ -34,10 +34,12 @@ from dsbench.runtime.training.data import (
 from dsbench.runtime.training.features import make_features
 from dsbench.runtime.training.forward import padded_forward
 from dsbench.runtime.training.generate import Decoder, generate
-from dsbench.runtime.training.loss import draft_loss, rows_gradient, slot_acceptance
+from dsbench.runtime.training.loss import HeadLoss
 from dsbench.runtime.training.options import TrainOptions
 from dsbench.runtime.training.step import loss_of
-from dsbench.runtime.training.train import Sums, fit, learning_rate, prepare, train_drafter
+from dsbench.runtime.training.fit import Sums, fit
+from dsbench.runtime.training.optimise import learning_rate
+from dsbench.runtime.training.train import prepare, train_drafter
 
 CPU = torch.device("cpu")
 SHAPE = ModelShape(

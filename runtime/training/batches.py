@@ -19,6 +19,17 @@ DECAY = 4.0  # slot k weighs exp(-k / DECAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What R rows are held to: the target's law at each, and the token that the text went on with."""
+
+    last: Tensor  # [R, D] the target's hidden state
+    lse: Tensor  # [R] fp32 log-sum-exp of its logits
+    greedy: Tensor  # [R] bool: the text was drawn at temperature 0
+    label: Tensor  # [R] int64 index into the draft vocabulary, -1 outside it
+    weight: Tensor  # [R] fp32, sums to 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """One batch. Padding rows have weight 0 and finite contents."""
 
@@ -27,12 +38,10 @@ class Blocks:
     anchor: Tensor  # [B, A] int64 positions
     embedded: Tensor  # [B, A, D] the anchors' token embeddings
     previous: Tensor  # [B, A, G] int64 the token before each slot's
-    bias: Tensor  # [B, 1, A * G, S + A * G] 0 or -inf
+    bias: Tensor  # [B, 1, A * G, S + A * G] 0 or -inf; empty for a chain
+    text: Tensor  # [B, S, D] the sequences' token embeddings, for a chain; empty otherwise
     # what it is held to
-    last: Tensor  # [R, D]
-    lse: Tensor  # [R] fp32
-    label: Tensor  # [R] int64 index into the draft vocabulary, -1 outside it
-    weight: Tensor  # [R] fp32, sums to 1
+    held: Held
     valid: Tensor  # [B, A, G] bool
 
 
@@ -40,11 +49,12 @@ class BatchMaker:
     """What every batch shares: the features, the draft vocabulary's inverse, the part of the mask within blocks."""
 
     def __init__(
-        self, features: Features, target: DenseTarget, vocabulary: Tensor, *, width: int, anchors: int, block: int
-    ) -> None:
+        self, features: Features, target: DenseTarget, vocabulary: Tensor, *, width: int, anchors: int, block: int,
+        window: int | None = None, chain: bool = False,
+    ) -> None:  # fmt: skip
         assert anchors <= width, f"{anchors} anchors do not fit into {width} positions"
         self.features, self.embedding = features, target.embedding
-        self.width, self.anchors, self.block = width, anchors, block
+        self.width, self.anchors, self.block, self.window, self.chain = width, anchors, block, window, chain
         device = target.device
         self.inverse = torch.full((target.shape.vocab,), -1, dtype=torch.int64, device=device)
         self.inverse[vocabulary.long()] = torch.arange(vocabulary.shape[0], device=device)
@@ -73,18 +83,33 @@ class BatchMaker:
         following = f.ids[start[..., None] + torch.minimum(at + 1, last[..., None])].long()
         previous = f.ids[row].long()
         weight = valid * self.decay
-        bias = torch.empty(b, 1, a * g, self.width + a * g, dtype=self.embedding.dtype, device=self.at.device)
-        bias[..., : self.width] = self._bias(self.at < anchor[..., None]).repeat_interleave(g, dim=1)[:, None]
-        bias[..., self.width :] = self.within
+        nothing = self.embedding.new_empty(0)
+        inside = start + torch.minimum(self.at, last)  # [B, S] rows of the features, the last one repeated as padding
+        per_row = torch.Size((b, a, g))
         return Blocks(
-            taps=f.taps[start + torch.minimum(self.at, last)],
+            taps=f.last[inside] if self.chain else f.taps[inside],
             anchor=anchor,
             embedded=self.embedding[previous[..., 0]],
             previous=previous,
-            bias=bias,
-            last=f.last[row.flatten()],
-            lse=f.lse[row.flatten()],
-            label=self.inverse[following.flatten()],
-            weight=(weight / weight.sum()).flatten(),
+            bias=nothing if self.chain else self._mask(anchor),
+            text=self.embedding[f.ids[inside].long()] if self.chain else nothing,
+            held=Held(
+                last=f.last[row.flatten()],
+                lse=f.lse[row.flatten()],
+                greedy=f.greedy[sequences][:, None, None].expand(per_row).flatten(),
+                label=self.inverse[following.flatten()],
+                weight=(weight / weight.sum()).flatten(),
+            ),
             valid=valid,
         )
+
+    def _mask(self, anchor: Tensor) -> Tensor:
+        """[B, 1, A * G, S + A * G] additive: context before the anchor, within the window where there is one."""
+        (b, a), g = anchor.shape, self.block
+        bias = torch.empty(b, 1, a * g, self.width + a * g, dtype=self.embedding.dtype, device=anchor.device)
+        seen = (self.at < anchor[..., None])[:, :, None].expand(b, a, g, -1)
+        if self.window is not None:
+            seen = seen & (anchor[..., None, None] + self.slots[:, None] - self.at < self.window)
+        bias[..., : self.width] = self._bias(seen.flatten(1, 2))[:, None]
+        bias[..., self.width :] = self.within
+        return bias

@@ -20,12 +20,14 @@ from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
 from dsbench.runtime.training.generate import Log, generate
 from dsbench.runtime.training.options import TrainOptions
+from dsbench.runtime.training.ranks import Ranks
 
 TRAIN, VALIDATION_T1, VALIDATION_MIXED = 0, 1, 2
-MIX = ((1.0, 0.55), (0.7, 0.25), (0.0, 0.2))  # temperature, share of the answers
-REPEATS = (1.0, 1.0, 0.7, 0.0)  # each prompt of the caller is answered at these temperatures
-PROMPT_TOKENS = (5, 96)  # of the target's own prompts
-MOST_REPETITION = 0.6  # of 4-grams; texts above it loop
+MIX = ((1.0, 0.5), (0.7, 0.15), (0.0, 0.35))  # temperature, share of the answers
+REPEATS = (1.0, 1.0, 0.7, 0.0, 0.0)  # each prompt of the caller is answered at these temperatures
+PROMPT_TOKENS = (5, 160)  # of the target's own prompts
+OPENED = 0.6  # share of those that start with one of the caller's openers
+MOST_REPETITION = 0.95  # of 4-grams; greedy text loops, and a drafter of it has to, but not on one token
 PLACE = "\u241f"  # stands for the user's words in a rendered chat
 
 
@@ -47,6 +49,16 @@ class TokenData:
     def lengths(self) -> np.ndarray:
         return np.diff(self.starts)
 
+    def only(self, chosen: np.ndarray) -> TokenData:
+        """Sequences `chosen` [m], in that order."""
+        lengths = self.lengths[chosen]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return TokenData(
+            ids=self.ids[np.repeat(self.starts[chosen], lengths) + within],
+            starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), prompt=self.prompt[chosen],
+            temperature=self.temperature[chosen], split=self.split[chosen], meta=self.meta,
+        )  # fmt: skip
+
     def answer(self, index: int) -> np.ndarray:
         return self.ids[self.starts[index] + self.prompt[index] : self.starts[index + 1]]
 
@@ -60,7 +72,9 @@ class Job:
     split: int
 
 
-def obtain_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log) -> TokenData:
+def obtain_data(
+    options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], openers: Sequence[str], log: Log, ranks: Ranks
+) -> TokenData:
     """The options' data file if it exists, else new data, saved there. Raises where the file is another target's."""
     path = options.data_path
     if path is not None and path.exists():
@@ -69,47 +83,60 @@ def obtain_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[s
             raise EnvironmentRefused(f"{path} holds text of target {data.meta.get('target_digest')}, not of this one")
         log({"stage": "data", "read": str(path), "sequences": len(data)})
         return data
-    data = build_data(options, target, prompts, log)
-    if path is not None:
+    data = build_data(options, target, prompts, openers, log, ranks)
+    if path is not None and ranks.first:
         save_data(data, path)
     return data
 
 
-def build_data(options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log) -> TokenData:
+def build_data(
+    options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], openers: Sequence[str], log: Log, ranks: Ranks
+) -> TokenData:
     if target.tokenizer is None or not target.eos:
         raise UsageError(f"target {target.name} has no tokenizer or no end token", hint="train on a real model")
     longest = options.width - options.max_tokens // 4
     asked = [tuple(target.tokenizer.encode_chat([("user", text)])) for text in dict.fromkeys(prompts)]
     asked = [ids for ids in asked if len(ids) <= longest]
-    share = min(len(REPEATS) * len(asked), options.sequences // 4)
+    share = min(len(REPEATS) * len(asked), options.sequences // 6)
     wanted = options.sequences - share + 2 * options.validation
-    own = own_prompts(options, target, target.tokenizer, wanted, log)
+    own = own_prompts(options, target, target.tokenizer, openers, wanted, log, ranks)
     jobs = plan_jobs(asked, own, options)
-    answers = generate(
-        target.model, [j.prompt for j in jobs], [j.temperature for j in jobs], eos=target.eos, limit=options.max_tokens,
-        width=options.width, seed=options.seed + 1, batch=options.decode_batch, log=log, stage="answers",
-    )  # fmt: skip
+    mine = ranks.share(jobs)
+    answers = ranks.together(generate(
+        target.model, [j.prompt for j in mine], [j.temperature for j in mine], eos=target.eos,
+        limit=options.max_tokens, width=options.width, seed=_seed(options.seed + 1, ranks),
+        batch=options.decode_batch, log=log, stage="answers",
+    ))  # fmt: skip
     data = assemble(jobs, answers, options, target.model.digest)
     log({"stage": "data", **data.meta})
     return data
 
 
 def own_prompts(
-    options: TrainOptions, target: LoadedTarget, tokenizer: ChatTokenizer, wanted: int, log: Log
-) -> list[tuple[int, ...]]:
-    """Up to `wanted` unique user turns that the target writes, as whole prompts. About 78% of the draws serve."""
+    options: TrainOptions, target: LoadedTarget, tokenizer: ChatTokenizer, openers: Sequence[str], wanted: int,
+    log: Log, ranks: Ranks,
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """Up to `wanted` unique user turns that the target writes, as whole prompts; OPENED of them go on from an opener.
+
+    About three of four draws serve.
+    """
     before, after = tokenizer.chat([("user", PLACE)]).split(PLACE)
-    prefix = tokenizer.encode(before)
     low, high = PROMPT_TOKENS
-    raw = math.ceil(wanted / 0.72)
-    turns = generate(
-        target.model, [prefix] * raw, [1.0] * raw, eos=target.eos, limit=high + 1, width=len(prefix) + high + 1,
-        seed=options.seed, batch=options.decode_batch, log=log, stage="prompts",
-    )  # fmt: skip
+    raw = math.ceil(wanted / 0.7)
+    opened = round(raw * OPENED) if openers else 0
+    starts = [openers[i % len(openers)] if i < opened else "" for i in range(raw)]
+    starts = [starts[i] for i in np.random.default_rng(options.seed).permutation(raw)]
+    prefixes = {start: tokenizer.encode(before + start) for start in set(starts)}
+    longest = max(len(prefix) for prefix in prefixes.values())
+    mine = ranks.share(starts)
+    turns = ranks.together(generate(
+        target.model, [prefixes[s] for s in mine], [1.0] * len(mine), eos=target.eos, limit=high + 1,
+        width=longest + high + 1, seed=_seed(options.seed, ranks), batch=options.decode_batch, log=log, stage="prompts",
+    ))  # fmt: skip
     texts: dict[str, None] = {}
-    for turn in turns:
+    for start, turn in zip(starts, turns, strict=True):
         if turn[-1] in target.eos and low <= len(turn) - 1 <= high:
-            text = tokenizer.decode(turn[:-1].tolist()).strip()
+            text = (start + tokenizer.decode(turn[:-1].tolist())).strip()
             if text and "\ufffd" not in text:
                 texts[text] = None
     found = [tuple(tokenizer.encode(before + text + after)) for text in texts]
@@ -118,6 +145,11 @@ def own_prompts(
     if not found:
         raise UsageError(f"target {target.name} wrote no usable prompt in {raw} draws", hint="is it a chat model?")
     return found
+
+
+def _seed(seed: int, ranks: Ranks) -> int:
+    """Of this rank's generation: no two ranks draw the same noise."""
+    return seed + 1_000_003 * ranks.index
 
 
 def plan_jobs(asked: Sequence[tuple[int, ...]], own: Sequence[tuple[int, ...]], options: TrainOptions) -> list[Job]:
@@ -132,7 +164,7 @@ def plan_jobs(asked: Sequence[tuple[int, ...]], own: Sequence[tuple[int, ...]], 
         warmth = [1.0] * len(chosen) if split == VALIDATION_T1 else _mixed(len(chosen), rng)
         jobs += [Job(prompt=p, temperature=t, split=split) for p, t in zip(chosen, warmth, strict=True)]
     train = [Job(prompt=p, temperature=t, split=TRAIN) for t in REPEATS for p in pools[0]]
-    train = [train[i] for i in rng.permutation(len(train))[: options.sequences // 4]]
+    train = [train[i] for i in rng.permutation(len(train))[: options.sequences // 6]]
     quota = {t: max(0, round(share * options.sequences)) for t, share in MIX}
     for job in train:
         quota[job.temperature] = max(0, quota[job.temperature] - 1)

@@ -1,70 +1,73 @@
-"""How much of a drafter's text the target would accept: analytic, teacher-forced, by depth, on held-out sequences.
+"""How much of a drafter's text the target would accept: teacher-forced, by depth and event, on held-out sequences.
 
-Acceptance of slot k given that the ones before passed is sum_v min(q_k, p_k) at T = 1, averaged over real text.
+Acceptance of slot k given that the ones before passed, averaged over real text: sum_v min(q_k, p_k) for the residual
+rule, the match under one draw of noise for the coupled rule, equality with the argmax on greedy text.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dsbench.runtime.training.batches import BatchMaker, Blocks
 from dsbench.runtime.training.forward import masked_attention
-from dsbench.runtime.training.loss import slot_acceptance
-from dsbench.runtime.training.module import DrafterModule
+from dsbench.runtime.training.loss import rows_of
+from dsbench.runtime.training.step import Setting
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """The target's side of the loss and the rotary table, on the device."""
-
-    head: Tensor  # [V', D] rows of the target's head in the order of the draft vocabulary
-    cos: Tensor
-    sin: Tensor
-
-
-def drafter_inputs(blocks: Blocks, heads: Heads) -> tuple[Tensor, ...]:
-    """The arguments of `DrafterModule.forward`."""
-    return blocks.taps, blocks.anchor, blocks.embedded, blocks.previous, blocks.bias, heads.cos, heads.sin
+EVENTS = ("greedy", "coupled", "residual")
 
 
 @torch.no_grad()
-def evaluate(
-    module: DrafterModule, maker: BatchMaker, heads: Heads, sequences: Tensor, *, batch: int, seed: int
-) -> dict[str, Any]:
-    """Acceptance by depth, tau, the confidences' mean error over `sequences` [n]; anchors depend on `seed` alone.
+def evaluate(setting: Setting, sequences: Tensor, *, batch: int, seed: int) -> dict[str, Any]:
+    """Acceptance by depth and tau per event over `sequences` [n]; anchors and noise depend on `seed` alone.
 
     tau = 1 + mean over whole blocks of the sum of running products: expected tokens a round, the bonus included.
+    Greedy text shows the first event, the rest the other two; an event without text is left out. `loss` of the
+    confidences: mean cross-entropy of their logits against the event, with and without the token before.
     """
-    device, g = sequences.device, module.shape.block
+    device, module, g = sequences.device, setting.module, setting.module.shape.block
     generator = torch.Generator(device=device).manual_seed(seed)
-    accepted, slots = torch.zeros(g, device=device), torch.zeros(g, device=device)
-    product, wholes = torch.zeros((), device=device), torch.zeros((), device=device)
-    error, bias = torch.zeros(2, device=device), torch.zeros(2, device=device)
-    w2 = None if module.markov_head is None else module.markov_head.markov_w2.weight
-    for rows in torch.split(sequences, batch):
-        blocks = maker.make(rows, generator)
+    key = torch.tensor([seed], device=device)
+    sums = {event: _Sums(g, device) for event in EVENTS}
+    for number, rows in enumerate(torch.split(sequences, batch)):
+        blocks = setting.maker.make(rows, generator)
         with masked_attention(device):
-            x, with_token, free = module(*drafter_inputs(blocks, heads))
-        flat = slot_acceptance(x, w2, heads.head, blocks.last, blocks.lse)
-        accept, valid = flat.view(-1, g), blocks.valid.view(-1, g)
-        accepted += (accept * valid).sum(0)
-        slots += valid.sum(0)
+            x, seen = module(*module.inputs(blocks, setting.heads.cos, setting.heads.sin))
+        accept, match, features = rows_of(x, module.w2, setting.heads.head, blocks.held, key + number)
+        logits = module.confidences(seen, features, module.shape.layer.hidden)
+        greedy = blocks.held.greedy.view(-1, g)
+        for i, event in enumerate(EVENTS):
+            valid = blocks.valid.view(-1, g) & (greedy if event == "greedy" else ~greedy)
+            passed = (accept if event == "residual" else match).view(-1, g)
+            sums[event].add(passed, valid, [t[:, i].view(-1, g) for t in (logits.events, logits.free_events)])
+    return {event: found for event, s in sums.items() if (found := s.take()) is not None}
+
+
+class _Sums:
+    def __init__(self, block: int, device: torch.device) -> None:
+        self.accepted, self.slots = torch.zeros(block, device=device), torch.zeros(block, device=device)
+        self.product, self.wholes = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.loss = torch.zeros(2, device=device)
+
+    def add(self, passed: Tensor, valid: Tensor, logits: list[Tensor]) -> None:
+        """passed, valid, logits: [blocks, G]."""
+        self.accepted += (passed * valid).sum(0)
+        self.slots += valid.sum(0)
         whole = valid.all(dim=1)
-        product += (accept.cumprod(dim=1).sum(dim=1) * whole).sum()
-        wholes += whole.sum()
-        for i, logit in enumerate((with_token, free)):
-            off = (logit.sigmoid().view(-1, g) - accept) * valid
-            error[i] += off.abs().sum()
-            bias[i] += off.sum()
-    total = slots.sum().clamp(min=1)
-    return {
-        "tau": round(1 + (product / wholes.clamp(min=1)).item(), 4),
-        "acceptance": [round(a, 4) for a in (accepted / slots.clamp(min=1)).tolist()],
-        "confidence_error": [round(e, 4) for e in (error / total).tolist()],
-        "confidence_bias": [round(b, 4) for b in (bias / total).tolist()],
-        "blocks": int(wholes.item()),
-    }
+        self.product += (passed.cumprod(dim=1).sum(dim=1) * whole).sum()
+        self.wholes += whole.sum()
+        for i, z in enumerate(logits):
+            off = torch.nn.functional.binary_cross_entropy_with_logits(z, passed.clamp(0, 1), reduction="none")
+            self.loss[i] += (off * valid).sum()
+
+    def take(self) -> dict[str, Any] | None:
+        slots, wholes = self.slots.sum().item(), self.wholes.item()
+        if not wholes:
+            return None
+        return {
+            "tau": round(1 + self.product.item() / wholes, 4),
+            "acceptance": [round(a, 4) for a in (self.accepted / self.slots.clamp(min=1)).tolist()],
+            "confidence_loss": [round(e / slots, 4) for e in self.loss.tolist()],
+            "blocks": int(wholes),
+        }

@@ -35,6 +35,7 @@ class Features:
     start: Tensor  # [n] int64
     length: Tensor  # [n] int64
     prompt: Tensor  # [n] int64
+    greedy: Tensor  # [n] bool: the answer was drawn at temperature 0
 
 
 @torch.inference_mode()
@@ -85,6 +86,7 @@ def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], l
         start=torch.from_numpy(data.starts[:-1]).to(device),
         length=torch.from_numpy(data.lengths).to(device),
         prompt=torch.from_numpy(data.prompt.astype(np.int64)).to(device),
+        greedy=torch.from_numpy(data.temperature == 0).to(device),
     )
     _fill(features, target, data, taps)
     finite = bool(features.lse.isfinite().all())

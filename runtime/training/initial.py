@@ -5,6 +5,7 @@ Shapes: D hidden, m taps, E head width, V vocabulary, r head rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from dsbench.errors import UsageError
 from dsbench.runtime.drafters.checkpoint import DrafterShape
 from dsbench.runtime.targets.dense import DenseTarget, split_heads
 from dsbench.runtime.targets.layers import rms_norm
+from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.features import Features
 from dsbench.runtime.training.module import DrafterModule, DraftLayer
 from dsbench.runtime.training.options import TrainOptions
@@ -32,7 +34,7 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
     if options.taps[-1] > layers - 2:
         raise UsageError(f"taps must lie in 0..{layers - 2} for this target, got {list(options.taps)}")
     return DrafterShape(
-        layer=replace(target.shape, name="dspark", layers=options.layers, tied=False, qk_norm=True),
+        layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),
         block=options.block, taps=options.taps, head=options.head, rank=0 if options.head == "none" else options.rank,
         confidence=True, confidence_with_token=options.head != "none", mask_token=None, draft_vocab=draft_vocab,
         target_digest=target.digest,
@@ -40,7 +42,7 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
 
 
 @torch.no_grad()
-def initialise(module: DrafterModule, target: DenseTarget, features: Features, seed: int) -> None:
+def initialise(module: DrafterModule | ChainModule, target: DenseTarget, features: Features, seed: int) -> None:
     """Fills every parameter; needs features to measure the size of queries and keys."""
     shape, d = module.shape, target.shape.hidden
     generator = torch.Generator(device=target.device).manual_seed(seed)
@@ -51,26 +53,34 @@ def initialise(module: DrafterModule, target: DenseTarget, features: Features, s
     first = target.shape.layers - shape.layer.layers
     fc = module.fc.weight
     fc.copy_(noise(fc, FC_NOISE))
-    fc[:, -d:] = torch.eye(d, device=fc.device)
-    _set(module.hidden_norm.weight, target.layers[first].input_norm)
-    _set(module.norm.weight, target.norm)
     step = max(1, features.ids.shape[0] // GAIN_ROWS)
-    rows = features.taps[::step, -d:]
+    if isinstance(module, ChainModule):
+        fc[:, :d] = torch.eye(d, device=fc.device)
+        _set(module.embed_norm.weight, torch.ones_like(target.norm))
+        rows = features.last[::step]
+    else:
+        fc[:, -d:] = torch.eye(d, device=fc.device)
+        _set(module.hidden_norm.weight, target.layers[first].input_norm)
+        rows = features.taps[::step, -d:]
+        _initialise_head(module, target.embedding.float(), noise)
+    _set(module.norm.weight, target.norm)
     for layer, index in zip(module.layers, range(first, target.shape.layers), strict=True):
         assert isinstance(layer, DraftLayer)
         _copy_layer(layer, target, index, rows)
-    embedding = target.embedding.float()
+    for parameter in module.confidences.parameters():
+        parameter.zero_()
+
+
+def _initialise_head(module: DrafterModule, embedding: Tensor, noise: Callable[[Tensor, float], Tensor]) -> None:
     module.mask_embedding.copy_(embedding.mean(dim=0))
-    if module.markov_head is not None:
-        _set(module.markov_head.markov_w1.weight, principal(embedding, shape.rank, W1_STD))
-        module.markov_head.markov_w2.weight.zero_()
-        for name in module.markov_head.projections:
-            projection = getattr(module.markov_head, name)
-            projection.weight.copy_(noise(projection.weight, 0.02))
-            projection.bias.zero_()
-    for head in (module.confidence_head, module.confidence_head_free):
-        head.proj.weight.zero_()
-        head.proj.bias.zero_()
+    if module.markov_head is None:
+        return
+    _set(module.markov_head.markov_w1.weight, principal(embedding, module.shape.rank, W1_STD))
+    module.markov_head.markov_w2.weight.zero_()
+    for name in module.markov_head.projections:
+        projection = getattr(module.markov_head, name)
+        projection.weight.copy_(noise(projection.weight, 0.02))
+        projection.bias.zero_()
 
 
 def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor) -> None:

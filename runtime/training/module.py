@@ -6,14 +6,22 @@ Shapes: B sequences, S context positions, A blocks a sequence, G block, N = A * 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dsbench.kernels.draft_loss import FEATURES, MARGIN_SHIFT
 from dsbench.runtime.drafters.checkpoint import DrafterShape
 from dsbench.runtime.drafters.heads import head_feature, head_shapes
 from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotate
 from dsbench.runtime.targets.shape import ModelShape
+from dsbench.runtime.training.batches import Blocks
+from dsbench.runtime.training.loss import ConfidenceLogits
+
+EVENTS, RESIDUAL = 3, 2  # acceptance events: greedy, coupled, residual; the column of the last
+PLAIN = 4  # features of the draft law that do not depend on the noise
 
 
 class Attention(nn.Module):
@@ -46,19 +54,31 @@ class DraftLayer(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor, bias: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, N, D] block rows; context [B, S, D]; cos, sin [B, S + N, E/2] of context then rows."""
-        shape, s, width = self.shape, context.shape[1], self.shape.head_width
-        attention, mlp, group = self.self_attn, self.mlp, self.shape.heads // self.shape.kv_heads
-        h = _norm(x, self.input_layernorm, shape.norm_eps)
-        seen = torch.cat([context, h], dim=1)
-        q = _norm(_heads(h, attention.q_proj, width), attention.q_norm, shape.norm_eps)
-        k = _norm(_heads(seen, attention.k_proj, width), attention.k_norm, shape.norm_eps)
-        v = _heads(seen, attention.v_proj, width)
-        q, k = rotate(q, cos[:, s:], sin[:, s:]), rotate(k, cos, sin)
-        k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
-        mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=bias)
-        x = x + _linear(mixed.transpose(1, 2).flatten(2), attention.o_proj)
+        s, h = context.shape[1], norm(x, self.input_layernorm, self.shape.norm_eps)
+        q = self.queries(h, cos[:, s:], sin[:, s:])
+        k, v = self.keys_values(torch.cat([context, h], dim=1), cos, sin)
+        return self.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+
+    def queries(self, h: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotated queries [B, H, N, E] of normed rows h [B, N, D]; cos, sin [B, N, E/2] or [N, E/2]."""
+        attention = self.self_attn
+        q = norm(_heads(h, attention.q_proj, self.shape.head_width), attention.q_norm, self.shape.norm_eps)
+        return rotate(q, cos, sin).transpose(1, 2)
+
+    def keys_values(self, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated keys and values, repeated to all heads: [B, H, N, E] each."""
+        attention, group = self.self_attn, self.shape.heads // self.shape.kv_heads
+        k = norm(_heads(h, attention.k_proj, self.shape.head_width), attention.k_norm, self.shape.norm_eps)
+        v = _heads(h, attention.v_proj, self.shape.head_width)
+        k, v = rotate(k, cos, sin).repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
+        return k.transpose(1, 2), v.transpose(1, 2)
+
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The rest of the layer, from what attention [B, H, N, E] brought to rows x [B, N, D]."""
+        mlp = self.mlp
+        x = x + linear(mixed.transpose(1, 2).flatten(2), self.self_attn.o_proj)
         gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).to(x.dtype)
-        h = _norm(x, self.post_attention_layernorm, shape.norm_eps)
+        h = norm(x, self.post_attention_layernorm, self.shape.norm_eps)
         return x + gated_mlp(h, gate_up, mlp.down_proj.weight.to(x.dtype))
 
 
@@ -90,6 +110,37 @@ class Confidence(nn.Module):
         self.proj = nn.Linear(width, 1)
 
 
+class Confidences(nn.Module):
+    """The published heads (one logit) and one head per acceptance event, over the token before or without it.
+
+    Events in the order greedy, coupled, residual. Without the token there are no features of the draft law either.
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.confidence_head, self.confidence_head_free = Confidence(width), Confidence(hidden)
+        self.confidence_events = nn.Linear(width + FEATURES, EVENTS)
+        self.confidence_free_events = nn.Linear(hidden, EVENTS)
+
+    def forward(self, seen: Tensor, features: Tensor, hidden: int) -> ConfidenceLogits:
+        """seen [R, D + r] rows (hidden state first), features [R, FEATURES] of their draft laws.
+
+        The residual event never sees the perturbed margin, which would tell it the token that is drawn.
+        """
+        seen = seen.float()
+        free = seen[:, :hidden]
+        blind = torch.cat([features[:, :PLAIN], torch.zeros_like(features[:, PLAIN:])], dim=-1)
+        blind[:, -1] = math.log(MARGIN_SHIFT)
+        whole = self.confidence_events(torch.cat([seen, features], dim=-1))[:, :RESIDUAL]
+        residual = self.confidence_events(torch.cat([seen, blind], dim=-1))[:, RESIDUAL:]
+        return ConfidenceLogits(
+            published=self.confidence_head.proj(seen).squeeze(-1),
+            published_free=self.confidence_head_free.proj(free).squeeze(-1),
+            events=torch.cat([whole, residual], dim=-1),
+            free_events=self.confidence_free_events(free),
+        )
+
+
 class DrafterModule(nn.Module):
     """All parameters of a checkpoint, by its names. `shape.mask_token` must be None: the mask vector is learned."""
 
@@ -103,34 +154,37 @@ class DrafterModule(nn.Module):
         self.layers = nn.ModuleList(DraftLayer(shape.layer) for _ in range(shape.layer.layers))
         self.mask_embedding = nn.Parameter(torch.zeros(d))
         self.markov_head = None if shape.head == "none" else MarkovHead(shape)
-        self.confidence_head = Confidence(d + (0 if shape.head == "none" else shape.rank))
-        self.confidence_head_free = Confidence(d)
+        self.confidences = Confidences(d + (0 if shape.head == "none" else shape.rank), d)
+
+    @property
+    def w2(self) -> Tensor | None:
+        return None if self.markov_head is None else self.markov_head.markov_w2.weight
+
+    def inputs(self, blocks: Blocks, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        """The arguments of `forward`; cos, sin [>= S + G, E/2]: the target's rotary table."""
+        return blocks.taps, blocks.anchor, blocks.embedded, blocks.previous, blocks.bias, cos, sin
 
     def forward(
         self, taps: Tensor, anchor: Tensor, embedded: Tensor, previous: Tensor, bias: Tensor, cos: Tensor, sin: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Head input [R, D + r] (hidden, sequential feature); confidence logits [R] with and without the token, fp32.
+    ) -> tuple[Tensor, Tensor]:
+        """Head input [R, D + r] (hidden, sequential feature) and what the confidences see [R, D + r] (hidden, token).
 
-        taps [B, S, m D], anchor [B, A], embedded [B, A, D], previous [B, A, G], bias [B, 1, N, S + N] as in `Blocks`;
-        cos, sin [>= S + G, E/2]: the target's rotary table.
+        taps [B, S, m D], anchor [B, A], embedded [B, A, D], previous [B, A, G], bias [B, 1, N, S + N] as in `Blocks`.
         """
         hidden = self.backbone(taps, anchor, embedded, bias, cos, sin)
-        x, flat = hidden, hidden.flatten(0, 2)
-        token_input = flat
-        if self.markov_head is not None:
-            e = self.markov_head.markov_w1(previous).to(hidden.dtype)
-            x = torch.cat([hidden, self._features(e, hidden)], dim=-1)
-            token_input = torch.cat([hidden, e], dim=-1).flatten(0, 2)
-        with_token = self.confidence_head.proj(token_input.float()).squeeze(-1)
-        free = self.confidence_head_free.proj(flat.float()).squeeze(-1)
-        return x.flatten(0, 2), with_token, free
+        if self.markov_head is None:
+            flat = hidden.flatten(0, 2)
+            return flat, flat
+        e = self.markov_head.markov_w1(previous).to(hidden.dtype)
+        x = torch.cat([hidden, self._features(e, hidden)], dim=-1)
+        return x.flatten(0, 2), torch.cat([hidden, e], dim=-1).flatten(0, 2)
 
     def backbone(
         self, taps: Tensor, anchor: Tensor, embedded: Tensor, bias: Tensor, cos: Tensor, sin: Tensor
     ) -> Tensor:
         """Hidden states [B, A, G, D] after the final norm."""
         (b, s), (a, g), eps = taps.shape[:2], (anchor.shape[1], self.shape.block), self.shape.layer.norm_eps
-        context = _norm(_linear(taps, self.fc), self.hidden_norm, eps)
+        context = norm(linear(taps, self.fc), self.hidden_norm, eps)
         at = torch.cat(
             [
                 torch.arange(s, device=taps.device).expand(b, s),
@@ -143,7 +197,7 @@ class DrafterModule(nn.Module):
         x = torch.cat([embedded[:, :, None], masks], dim=2).flatten(1, 2)
         for layer in self.layers:
             x = layer(x, context, bias, cos, sin)
-        return _norm(x, self.norm, eps).view(b, a, g, -1)
+        return norm(x, self.norm, eps).view(b, a, g, -1)
 
     def _features(self, e: Tensor, hidden: Tensor) -> Tensor:
         """What feeds W2 [B, A, G, r]; slots one after the other where the head carries a state."""
@@ -161,14 +215,14 @@ class DrafterModule(nn.Module):
         return torch.stack(parts, dim=1).view(e.shape)
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     return F.linear(x, layer.weight.to(x.dtype))
 
 
 def _heads(x: Tensor, layer: nn.Linear, width: int) -> Tensor:
-    return _linear(x, layer).view(*x.shape[:-1], -1, width)
+    return linear(x, layer).view(*x.shape[:-1], -1, width)
 
 
-def _norm(x: Tensor, gain: nn.RMSNorm, eps: float) -> Tensor:
+def norm(x: Tensor, gain: nn.RMSNorm, eps: float) -> Tensor:
     assert gain.weight is not None
     return rms_norm(x, gain.weight.to(x.dtype), eps)

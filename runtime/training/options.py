@@ -14,11 +14,13 @@ class TrainOptions:
     """Raises UsageError for values that make no sense. Times in seconds, lengths in tokens."""
 
     # the drafter
+    kind: str = "dspark"  # or mtp, the chain; dflash is dspark with head none
     head: str = "vanilla"
     layers: int = 2
     taps: tuple[int, ...] = (1, 14, 27)
     rank: int = 64
     block: int = 7
+    window: int | None = None  # context tokens a layer sees; None: all
     draft_vocab: int = 16_384
     # the data
     sequences: int = 36_000
@@ -30,6 +32,9 @@ class TrainOptions:
     # the optimiser
     seconds: float = 300.0  # of optimisation: data, features and compilation come on top
     lr: float = 3e-3
+    muon: bool = True
+    muon_share: float = 2.0  # Muon's learning rate over AdamW's
+    coupled: float = 0.0  # part of the distance loss that is the coupled event's, 0 to 1
     batch: int = 64  # sequences a step
     anchors: int = 48  # blocks a sequence
     seed: int = 0
@@ -37,6 +42,14 @@ class TrainOptions:
     log_every: float = 5.0
 
     def __post_init__(self) -> None:
+        if self.kind not in ("dspark", "mtp"):
+            raise UsageError(f"unknown kind of drafter {self.kind!r}", hint="dspark or mtp")
+        if self.kind == "mtp" and (self.layers != 1 or self.head != "none"):
+            raise UsageError(f"an mtp drafter has one layer and no sequential head, got {self.layers}, {self.head!r}")
+        if not 0 <= self.coupled <= 1:
+            raise UsageError(f"coupled must lie in 0..1, got {self.coupled}")
+        if self.window is not None and self.window < 1:
+            raise UsageError(f"window must be >= 1, got {self.window}")
         if self.head not in KINDS:
             raise UsageError(f"unknown sequential head {self.head!r}", hint=f"one of {', '.join(KINDS)}")
         for name in ("layers", "block", "draft_vocab", "sequences", "validation", "batch", "anchors", "decode_batch"):
@@ -46,7 +59,7 @@ class TrainOptions:
             raise UsageError(f"rank must be >= 1 for a sequential head, got {self.rank}")
         if not self.taps or list(self.taps) != sorted(set(self.taps)) or self.taps[0] < 0:
             raise UsageError(f"taps must be ascending layer numbers, got {list(self.taps)}")
-        if self.seconds <= 0 or self.lr <= 0 or self.log_every <= 0:
-            raise UsageError("seconds, lr and log_every must be > 0")
+        if min(self.seconds, self.lr, self.muon_share, self.log_every) <= 0:
+            raise UsageError("seconds, lr, muon_share and log_every must be > 0")
         if not self.block < self.max_tokens < self.width:
             raise UsageError(f"need block < max_tokens < width, got {self.block}, {self.max_tokens}, {self.width}")

@@ -14,18 +14,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dsbench.runtime.drafters.checkpoint import DrafterShape
+from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.module import DrafterModule
 
 SHARD_BYTES = 15 << 20
-EXTENSIONS = ("mask_embedding", "confidence_head_free.proj", "draft_vocab_ids", "draft_vocab_size", "target_digest")
 
 
-def drafter_config(shape: DrafterShape, target_layers: int, anchors: int) -> dict[str, Any]:
-    """config.json in the published layout plus `draft_vocab_size` and `target_digest`."""
+def drafter_config(shape: DrafterShape, target_layers: int, *, chain: bool) -> dict[str, Any]:
+    """config.json: the published layout of block drafters, our own of chains; plus draft vocabulary and digest."""
     layer = shape.layer
-    return {
-        "architectures": ["Qwen3DSparkModel"],
-        "model_type": "qwen3",
+    sizes = {
+        "architectures": ["DsbenchMTP" if chain else "Qwen3DSparkModel"],
+        "model_type": "mtp" if chain else "qwen3",
         "hidden_act": "silu",
         "attention_bias": False,
         "hidden_size": layer.hidden,
@@ -43,27 +43,31 @@ def drafter_config(shape: DrafterShape, target_layers: int, anchors: int) -> dic
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
         "block_size": shape.block,
-        "target_layer_ids": list(shape.taps),
-        "num_anchors": anchors,
-        "markov_rank": shape.rank,
-        "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
         "enable_confidence_head": True,
-        "confidence_head_with_markov": shape.confidence_with_token,
         "draft_vocab_size": shape.draft_vocab,
         "target_digest": shape.target_digest,
     }
+    if chain:
+        return sizes
+    return sizes | {
+        "target_layer_ids": list(shape.taps),
+        "markov_rank": shape.rank,
+        "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
+        "confidence_head_with_markov": shape.confidence_with_token,
+    }
 
 
-def drafter_tensors(module: DrafterModule, vocabulary: Tensor) -> dict[str, Tensor]:
+def drafter_tensors(module: DrafterModule | ChainModule, vocabulary: Tensor) -> dict[str, Tensor]:
     """The checkpoint's tensors on the CPU, bf16; `draft_vocab_ids` int32."""
-    tensors = {name: p.detach().to(torch.bfloat16).cpu().contiguous() for name, p in module.named_parameters()}
+    named = ((name.removeprefix("confidences."), p) for name, p in module.named_parameters())
+    tensors = {name: p.detach().to(torch.bfloat16).cpu().contiguous() for name, p in named}
     if module.shape.draft_vocab != module.shape.layer.vocab:
         tensors["draft_vocab_ids"] = vocabulary.to(torch.int32).cpu()
     return tensors
 
 
 def save_drafter(
-    module: DrafterModule, vocabulary: Tensor, out: Path, *, target_layers: int, anchors: int, card: Mapping[str, Any]
+    module: DrafterModule | ChainModule, vocabulary: Tensor, out: Path, *, target_layers: int, card: Mapping[str, Any]
 ) -> None:
     """Replaces the folder `out`. The old one stays until the new one is complete."""
     partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
@@ -78,7 +82,8 @@ def save_drafter(
         index |= dict.fromkeys(tensors, name)
     size = sum(t.numel() * t.element_size() for tensors in shards for t in tensors.values())
     _write(partial / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
-    _write(partial / "config.json", drafter_config(module.shape, target_layers, anchors))
+    chain = isinstance(module, ChainModule)
+    _write(partial / "config.json", drafter_config(module.shape, target_layers, chain=chain))
     _write(partial / "card.json", dict(card))
     (partial / "README.md").write_text(card_text(card))
     if out.exists():
@@ -104,17 +109,17 @@ def card_text(card: Mapping[str, Any]) -> str:
         f" peak learning rate {options['lr']}",
         "- loss: 0.1 cross-entropy + 0.9 L1 + the two confidences' binary cross-entropy",
         "",
-        "## Validation (analytic, teacher-forced, held-out prompts)",
-        "| text | tau | " + " | ".join(f"slot {k}" for k in range(1, options["block"] + 1)) + " |",
-        "|---" * (options["block"] + 2) + "|",
+        "## Validation (teacher-forced, held-out prompts)",
+        "| text | event | tau | " + " | ".join(f"slot {k}" for k in range(1, options["block"] + 1)) + " |",
+        "|---" * (options["block"] + 3) + "|",
     ]
-    for name, result in card["validation"].items():
-        lines.append(f"| {name} | {result['tau']:.3f} | " + " | ".join(f"{a:.3f}" for a in result["acceptance"]) + " |")
+    for text, events in card["validation"].items():
+        for event, found in events.items():
+            slots = " | ".join(f"{a:.3f}" for a in found["acceptance"])
+            lines.append(f"| {text} | {event} | {found['tau']:.3f} | {slots} |")
     lines += [
         "",
         "tau counts the bonus token. These are means over given text, not accepted lengths of a run.",
-        "",
-        f"Beside the published layout: {', '.join(f'`{name}`' for name in card['extensions'])}.",
         "",
         f"Licence: {card['licence']}",
         "",

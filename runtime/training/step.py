@@ -1,5 +1,5 @@
-"""One step's forward and loss, plain or compiled, and what a training holds. Compiled code is believed
-once it agrees with the plain code on a batch.
+"""One step's forward and loss, plain or compiled, and what a training holds. A compiled forward is believed once it
+agrees with the plain one on a batch.
 """
 
 from __future__ import annotations
@@ -12,56 +12,72 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsbench.kernels.draft_loss import Shares
 from dsbench.runtime.training.batches import BatchMaker, Blocks
-from dsbench.runtime.training.evaluate import Heads, drafter_inputs
+from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.generate import Log
-from dsbench.runtime.training.loss import LossParts, RowsFn, draft_loss, rows_gradient
+from dsbench.runtime.training.loss import HeadLoss, LossParts, confidence_loss
 from dsbench.runtime.training.module import DrafterModule
 
-Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
+Forward = Callable[..., tuple[Tensor, Tensor]]
+Module = DrafterModule | ChainModule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The target's side of the loss and the rotary table, on the device."""
+
+    head: Tensor  # [V', D] rows of the target's head in the order of the draft vocabulary
+    cos: Tensor
+    sin: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What the loop trains and on what."""
 
-    module: DrafterModule
+    module: Module
     maker: BatchMaker
     heads: Heads
     vocabulary: Tensor  # [V'] int32
     splits: dict[int, Tensor]  # sequence indices of each split
+    shares: Shares
 
 
-def loss_of(forward: Forward, rows: RowsFn, setting: Setting, blocks: Blocks) -> LossParts:
-    x, with_token, free = forward(*drafter_inputs(blocks, setting.heads))
-    head = setting.module.markov_head
-    w2 = None if head is None else head.markov_w2.weight
-    return draft_loss(
-        x, with_token, free, w2, setting.heads.head, blocks.last, blocks.lse, blocks.label, blocks.weight, rows
-    )
+def loss_of(forward: Forward, setting: Setting, blocks: Blocks, seed: Tensor) -> LossParts:
+    """The loss of a batch; `seed` keys the noise of the coupled event."""
+    module, heads, held = setting.module, setting.heads, blocks.held
+    x, seen = forward(*module.inputs(blocks, heads.cos, heads.sin))
+    total, ce, accept, soft, match, features = HeadLoss.apply(x, module.w2, heads.head, held, seed, setting.shares)  # type: ignore[no-untyped-call]
+    logits = module.confidences(seen, features, module.shape.layer.hidden)
+    confidence, free = confidence_loss(logits, held, accept, match)
+    weight = held.weight
+    return LossParts(
+        total=total + confidence + free, ce=(weight * ce).sum(), l1=(weight * 2 * (1 - accept)).sum(),
+        coupled=(weight * (1 - soft)).sum(), confidence=confidence, free=free, accept=accept, match=match,
+    )  # fmt: skip
 
 
-def compiled(setting: Setting, blocks: Blocks, log: Log) -> tuple[Forward, RowsFn]:
-    """The compiled forward and loss, tried on `blocks` against the plain ones; the plain ones where that fails."""
+def compiled(setting: Setting, blocks: Blocks, log: Log) -> Forward:
+    """The compiled forward, tried on `blocks` against the plain one; the plain one where that fails."""
     module, began = setting.module, time.perf_counter()
-    plain = _gradient_of(module, rows_gradient, setting, blocks)
+    plain = _gradient_of(module, setting, blocks)
     try:
         forward: Forward = torch.compile(module, dynamic=False)
-        rows: RowsFn = torch.compile(rows_gradient, dynamic=False)
-        fast = _gradient_of(forward, rows, setting, blocks)
+        fast = _gradient_of(forward, setting, blocks)
     except Exception as problem:  # the compiler's failures have no common type
         log({"stage": "compile", "fallback": f"{type(problem).__name__}: {problem}"[:2000]})
         module.zero_grad(set_to_none=True)
-        return module, rows_gradient
+        return module
     seconds = round(time.perf_counter() - began, 1)
     agree = all(abs(a - b) <= 0.05 * abs(a) + 1e-3 for a, b in zip(plain, fast, strict=True))
     log({"stage": "compile", "seconds": seconds, "plain": plain, "compiled": fast, "agree": agree})
-    return (forward, rows) if agree else (module, rows_gradient)
+    return forward if agree else module
 
 
-def _gradient_of(forward: Forward, rows: RowsFn, setting: Setting, blocks: Blocks) -> tuple[float, float]:
+def _gradient_of(forward: Forward, setting: Setting, blocks: Blocks) -> tuple[float, float]:
     """Loss and gradient norm of a batch; leaves no gradients behind."""
-    parts = loss_of(forward, rows, setting, blocks)
+    parts = loss_of(forward, setting, blocks, torch.zeros(1, dtype=torch.int64, device=blocks.anchor.device))
     torch.autograd.backward(parts.total)
     size = torch.nn.utils.clip_grad_norm_(list(setting.module.parameters()), math.inf)
     setting.module.zero_grad(set_to_none=True)

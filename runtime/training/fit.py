@@ -1,0 +1,228 @@
+"""The training loop. It waits for the device only to log and to keep its state; the schedule follows the clock."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsbench.errors import DsbenchError, EnvironmentRefused
+from dsbench.runtime.training.data import TRAIN, VALIDATION_MIXED, VALIDATION_T1
+from dsbench.runtime.training.evaluate import evaluate
+from dsbench.runtime.training.forward import masked_attention
+from dsbench.runtime.training.generate import Log
+from dsbench.runtime.training.loss import LossParts
+from dsbench.runtime.training.optimise import Optimiser, learning_rate
+from dsbench.runtime.training.options import TrainOptions
+from dsbench.runtime.training.ranks import Ranks
+from dsbench.runtime.training.step import Forward, Setting, compiled, loss_of
+
+CLIP = 1.0
+QUICK = 128  # validation sequences of a log line, of each set
+
+
+class BatchOrder:
+    """Batches of sequences, in one random order after another; what fills no batch at an order's end is skipped."""
+
+    def __init__(self, sequences: Tensor, batch: int, generator: torch.Generator) -> None:
+        self.sequences, self.batch, self.generator = sequences, batch, generator
+        self.order, self.next = sequences, sequences.shape[0]
+
+    def take(self) -> Tensor:
+        n = self.sequences.shape[0]
+        if self.next + self.batch > n:
+            self.order = self.sequences[torch.randperm(n, generator=self.generator, device=self.sequences.device)]
+            self.next = 0
+        self.next += self.batch
+        return self.order[self.next - self.batch : self.next]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a training stands."""
+
+    step: int = 0
+    seconds: float = 0.0  # of optimisation so far
+
+
+class Keeper:
+    """Keeps a training's state in a file beside its output, so that a stop loses `every` seconds at most."""
+
+    def __init__(self, path: Path | None, key: str, every: float) -> None:
+        self.path, self.key, self.every, self.kept = path, key, every, 0.0
+
+    def resume(self, setting: Setting, optimiser: Optimiser, order: BatchOrder, log: Log) -> Progress:
+        """Takes up a kept state. Raises EnvironmentRefused where it is of another training."""
+        if self.path is None or not self.path.exists():
+            return Progress()
+        state = torch.load(self.path, map_location=order.sequences.device, weights_only=True)
+        if state["key"] != self.key:
+            raise EnvironmentRefused(
+                f"{self.path} keeps a training with other options or data", hint="delete it, or give another --out"
+            )
+        setting.module.load_state_dict(state["module"])
+        optimiser.load(state["optimiser"])
+        order.order, order.next = state["order"], state["next"]
+        order.generator.set_state(state["generator"].cpu())
+        progress = Progress(step=state["step"], seconds=state["seconds"])
+        self.kept = progress.seconds
+        log({"stage": "resume", "step": progress.step, "seconds": round(progress.seconds, 1)})
+        return progress
+
+    def keep(self, setting: Setting, optimiser: Optimiser, order: BatchOrder, progress: Progress) -> None:
+        if self.path is None or progress.seconds - self.kept < self.every:
+            return
+        state = {
+            "key": self.key, "module": setting.module.state_dict(), "optimiser": optimiser.state(),
+            "order": order.order, "next": order.next, "generator": order.generator.get_state(),
+            "step": progress.step, "seconds": progress.seconds,
+        }  # fmt: skip
+        partial = self.path.with_name(self.path.name + ".partial")
+        torch.save(state, partial)
+        os.replace(partial, self.path)
+        self.kept = progress.seconds
+
+    def done(self) -> None:
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def fit(
+    options: TrainOptions, setting: Setting, log: Log, *, most_steps: int | None = None, ranks: Ranks | None = None,
+    keeper: Keeper | None = None,
+) -> Progress:  # fmt: skip
+    """Trains for `options.seconds` of wall clock or `most_steps`. Raises if it diverges."""
+    ranks, keeper = ranks or Ranks(), keeper or Keeper(None, "", math.inf)
+    module, device = setting.module, setting.vocabulary.device
+    generator = torch.Generator(device=device).manual_seed(options.seed * ranks.count + ranks.index)
+    order = BatchOrder(setting.splits[TRAIN], max(1, options.batch // ranks.count), generator)
+    optimiser, sums = Optimiser(module, options), Sums(module.shape.block, device)
+    with masked_attention(device):
+        forward: Forward = module
+        if options.compile and device.type == "cuda":
+            forward = compiled(setting, setting.maker.make(order.take(), generator), log)
+        stepper = Stepper(forward, setting, optimiser, sums, generator, ranks, graph=forward is not module)
+        progress = keeper.resume(setting, optimiser, order, log)
+        spent, began, logged = progress.seconds, time.perf_counter(), 0.0
+        while True:
+            now = ranks.agree(time.perf_counter() - began)
+            progress.seconds = spent + now
+            fraction = max(progress.seconds / options.seconds, progress.step / most_steps if most_steps else 0.0)
+            if now - logged >= options.log_every or fraction >= 1:
+                logged = now
+                log(_report(options, setting, sums, progress, fraction))
+                keeper.keep(setting, optimiser, order, progress)
+            if fraction >= 1:
+                return progress
+            stepper.run(order.take(), progress.step * ranks.count + ranks.index, learning_rate(fraction, options.lr))
+            progress.step += 1
+
+
+class Stepper:
+    """One optimiser step, all on the device. On CUDA, alone and compiled, it is one captured graph after its first runs:
+    launching its kernels one by one takes longer than running them.
+    """
+
+    EAGER = 3  # real steps before the capture, which make what a capture must find made
+
+    def __init__(
+        self, forward: Forward, setting: Setting, optimiser: Optimiser, sums: Sums, generator: torch.Generator,
+        ranks: Ranks, *, graph: bool,
+    ) -> None:  # fmt: skip
+        self.forward, self.setting, self.optimiser, self.sums = forward, setting, optimiser, sums
+        self.generator, self.ranks, self.left = generator, ranks, self.EAGER if graph and ranks.count == 1 else -1
+        self.parameters = [p for p in setting.module.parameters() if p.requires_grad]
+        device = setting.vocabulary.device
+        self.seed = torch.zeros(1, dtype=torch.int64, device=device)
+        self.sequences: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, sequences: Tensor, seed: int, lr: float) -> None:
+        """Sequences [B] of the training split; `seed` keys the noise."""
+        if self.sequences is None:
+            self.sequences = sequences.clone()
+        self.sequences.copy_(sequences)
+        self.seed.fill_(seed)
+        self.optimiser.lr.fill_(lr)
+        if self.left == 0 and self.graph is None:
+            self._capture()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self._step()
+        self.left -= 1
+
+    def _capture(self) -> None:
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.register_generator_state(self.generator)
+        with torch.cuda.graph(self.graph):
+            self._step()
+
+    def _step(self) -> None:
+        assert self.sequences is not None
+        blocks = self.setting.maker.make(self.sequences, self.generator)
+        parts = loss_of(self.forward, self.setting, blocks, self.seed)
+        torch.autograd.backward(parts.total / self.ranks.count)
+        self.ranks.add([p.grad for p in self.parameters if p.grad is not None])
+        size = torch.nn.utils.clip_grad_norm_(self.parameters, CLIP)
+        self.optimiser.step()
+        for p in self.parameters:
+            p.grad = None
+        self.sums.add(parts, blocks.valid, blocks.held.greedy, size)
+
+
+class Sums:
+    """Running sums of a log period, on the device."""
+
+    NAMES = ("loss", "ce", "l1", "coupled", "confidence", "free", "gradient")
+
+    def __init__(self, block: int, device: torch.device) -> None:
+        self.block, self.steps = block, 0
+        self.parts = torch.zeros(len(self.NAMES), device=device)
+        self.accepted, self.slots = torch.zeros(block, device=device), torch.zeros(block, device=device)
+
+    @torch.no_grad()
+    def add(self, parts: LossParts, valid: Tensor, greedy: Tensor, size: Tensor) -> None:
+        self.steps += 1
+        self.parts += torch.stack(
+            [parts.total, parts.ce, parts.l1, parts.coupled, parts.confidence, parts.free, size]
+        )
+        seen = valid.view(-1, self.block)
+        passed = torch.where(greedy, parts.match, parts.accept)
+        self.accepted += (passed.view(-1, self.block) * seen).sum(0)
+        self.slots += seen.sum(0)
+
+    def take(self) -> dict[str, Any]:
+        """Means since the last call; the one place that waits for the device."""
+        means = (self.parts / max(1, self.steps)).tolist()
+        acceptance = (self.accepted / self.slots.clamp(min=1)).tolist()
+        self.steps = 0
+        for total in (self.parts, self.accepted, self.slots):
+            total.zero_()
+        if not all(math.isfinite(m) for m in means):
+            raise DsbenchError("training diverged: the loss or its gradient is not finite", hint="lower --lr")
+        named = {name: round(m, 4) for name, m in zip(self.NAMES, means, strict=True)}
+        return {**named, "acceptance": [round(a, 4) for a in acceptance]}
+
+
+def _report(
+    options: TrainOptions, setting: Setting, sums: Sums, progress: Progress, fraction: float
+) -> dict[str, Any]:
+    left = progress.seconds * (1 - fraction) / fraction if fraction else math.nan
+    record: dict[str, Any] = {
+        "stage": "train", "step": progress.step, "seconds": round(progress.seconds, 2), "left": round(left, 1),
+        **sums.take(),
+    }  # fmt: skip
+    held = torch.cat([setting.splits[s][:QUICK] for s in (VALIDATION_T1, VALIDATION_MIXED)])
+    if held.numel():
+        found = evaluate(setting, held, batch=options.batch, seed=options.seed)
+        record["tau"] = {event: numbers["tau"] for event, numbers in found.items()}
+        record["acceptance_val"] = {event: numbers["acceptance"] for event, numbers in found.items()}
+    return record

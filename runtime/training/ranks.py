@@ -1,0 +1,81 @@
+"""Several processes, one GPU each: who this one is, and the three things they must agree on. One process is a rank of one.
+
+Started by torchrun (RANK, WORLD_SIZE, LOCAL_RANK). Every rank answers its share of the prompts, keeps features of its
+share of the sequences, and adds its gradients to the others'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Rank `index` of `count`. Every method is a collective: all ranks call it, in one order."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    def share(self, items: Sequence[Any]) -> list[Any]:
+        return list(items[self.index :: self.count])
+
+    def together(self, shared: Sequence[Any]) -> list[Any]:
+        """The inverse of `share`: every rank's results, in the order of the whole."""
+        if self.count == 1:
+            return list(shared)
+        parts: list[Any] = [None] * self.count
+        dist.all_gather_object(parts, list(shared))
+        whole: list[Any] = [None] * sum(len(p) for p in parts)
+        for index, part in enumerate(parts):
+            whole[index :: self.count] = part
+        return whole
+
+    def add(self, values: Sequence[Tensor]) -> None:
+        """Sums tensors over the ranks, in place, in one message."""
+        if self.count == 1 or not values:
+            return
+        flat = torch.cat([v.flatten() for v in values])
+        dist.all_reduce(flat)
+        for value, part in zip(values, torch.split(flat, [v.numel() for v in values]), strict=True):
+            value.copy_(part.view_as(value))
+
+    def agree(self, number: float) -> float:
+        """The first rank's number, through the host so that no device waits."""
+        if self.count == 1:
+            return number
+        box: list[Any] = [number]
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return float(box[0])
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """The ranks that torchrun started, joined for the time of the block; alone where it did not."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Ranks()
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), count)
+    finally:
+        dist.destroy_process_group()
+
+
+def local_device(device: torch.device) -> torch.device:
+    """This rank's GPU of several."""
+    if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
+        return device
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
