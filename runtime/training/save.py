@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dsbench.runtime.drafters.checkpoint import DrafterShape
+from dsbench.runtime.drafters.fields import FULL, SLIDING
 from dsbench.runtime.training.module import DrafterModule
 
 SHARD_BYTES = 15 << 20
@@ -35,7 +36,7 @@ def drafter_config(shape: DrafterShape, target_layers: int, anchors: int) -> dic
         "head_dim": layer.head_width,
         "num_hidden_layers": layer.layers,
         "num_target_layers": target_layers,
-        "layer_types": ["full_attention"] * layer.layers,
+        **_attention_config(shape),
         "vocab_size": layer.vocab,
         "max_position_embeddings": layer.context,
         "rms_norm_eps": layer.norm_eps,
@@ -52,6 +53,20 @@ def drafter_config(shape: DrafterShape, target_layers: int, anchors: int) -> dic
         "draft_vocab_size": shape.draft_vocab,
         "target_digest": shape.target_digest,
     }
+
+
+def _attention_config(shape: DrafterShape) -> dict[str, Any]:
+    """`layer_types`, and where layers slide or are causal what `layer_attention` reads back."""
+    layers = range(shape.layer.layers)
+    windows, causal = [shape.window_of(i) for i in layers], [shape.causal_in(i) for i in layers]
+    sliding = [window is not None for window in windows]
+    config: dict[str, Any] = {"layer_types": [SLIDING if slides else FULL for slides in sliding]}
+    if any(sliding):
+        (window,) = {window for window in windows if window is not None}
+        config |= {"use_sliding_window": True, "sliding_window": window}
+    if causal != sliding:
+        (config["is_causal"],) = set(causal)
+    return config
 
 
 def drafter_tensors(module: DrafterModule, vocabulary: Tensor) -> dict[str, Tensor]:
