@@ -66,9 +66,11 @@ VARIANTS = {
         False, 1, [(None, False), (7, False), (7, False)],
     ),
     "window below the block": (
-        {"markov_head_type": "gated"}, nested("dflash_config", causal=False, use_swa=True, swa_window_size=2), False, 1,
-        [(2, False)] * 3,
+        {"markov_head_type": "gated", "layer_types": [SLIDING] * 3},
+        nested("dflash_config", causal=False, swa_window_size=2), False, 1, [(2, False)] * 3,
     ),
+    "use_swa": ({}, nested("dflash_config", use_swa=True, swa_window_size=3), False, 1, [(3, False)] * 3),
+    "causal, full": ({}, nested("dflash_config", causal=True), False, 1, [(None, True)] * 3),
     "window past the context": (
         {}, also(layer_types=[SLIDING] * 3, sliding_window=1000), False, 1, [(1000, True)] * 3,
     ),
