@@ -4,6 +4,8 @@ Shapes: q [M, H, E] packed rows; keys, values [P, K, B, E] (P pages of B tokens,
 pages [R, N] int32 page table; cu_rows [R+1] int32, rows of request r are cu_rows[r]:cu_rows[r+1];
 context [R] int32, tokens in the pages before the first row. The rows' own keys and values are already in the pages.
 Causal: row i of a request sees context + i + 1 tokens. Block: every row sees context + all of its request's rows.
+A window W (Hugging Face's sliding_window) leaves of those the keys nearer than W to the row, W >= 1: the row itself
+and the W - 1 before it; of a block also the W - 1 after it, as flash attention's symmetric window.
 """
 
 from __future__ import annotations
@@ -15,9 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+FAR = 1 << 40  # past any key: no window
+
 
 def paged_attention_reference(
-    q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    pages: Tensor,
+    cu_rows: Tensor,
+    context: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
 ) -> Tensor:
     """[M, H, E] in q's dtype; softmax and sums in fp32. Pads rows and context per request, so it is slow and plain."""
     m, heads, width = q.shape
@@ -35,7 +47,12 @@ def paged_attention_reference(
     padded[real] = q.float()
     seen = row[None] + 1 if causal else counts[:, None].expand(-1, most)
     limit = context.long()[:, None] + seen  # [R, most]
-    mask = torch.arange(longest, device=q.device)[None, None] < limit[..., None]
+    key = torch.arange(longest, device=q.device)
+    mask = key < limit[..., None]
+    if window is not None:
+        at = context.long()[:, None] + row  # [R, most] positions of the rows
+        mask = mask & ((at[..., None] - key).abs() < window)
+        mask = mask | ~real[..., None]  # padding must see something, or its softmax is NaN
     x = padded.view(requests, most, kv_heads, heads // kv_heads, width)
     scores = torch.einsum("rmkge,rkse->rkgms", x, k) * width**-0.5
     scores = scores.masked_fill(~mask[:, None, None], float("-inf"))
@@ -44,11 +61,20 @@ def paged_attention_reference(
 
 
 def paged_attention(
-    q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    pages: Tensor,
+    cu_rows: Tensor,
+    context: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
 ) -> Tensor:
     """As the reference. On the CPU a compiled kernel: a row's result depends on nothing but its own request."""
     if q.device.type != "cpu":
-        return paged_attention_reference(q, keys, values, pages, cu_rows, context, causal=causal)
+        return paged_attention_reference(q, keys, values, pages, cu_rows, context, causal=causal, window=window)
+    behind = FAR if window is None else window
     out = torch.empty(q.shape, dtype=torch.float32)
     _attend(
         q.float().contiguous().numpy(),
@@ -57,7 +83,8 @@ def paged_attention(
         pages.numpy(),
         cu_rows.numpy(),
         context.numpy(),
-        causal,
+        behind,
+        1 if causal else behind,
         np.float32(q.shape[2] ** -0.5),
         out.numpy(),
     )
@@ -66,23 +93,38 @@ def paged_attention(
 
 @numba.njit(parallel=True, fastmath=True, cache=True, nogil=True)
 def _attend(
-    q: Any, keys: Any, values: Any, pages: Any, cu_rows: Any, context: Any, causal: bool, scale: Any, out: Any
+    q: Any,
+    keys: Any,
+    values: Any,
+    pages: Any,
+    cu_rows: Any,
+    context: Any,
+    behind: int,
+    ahead: int,
+    scale: Any,
+    out: Any,
 ) -> None:
-    """fp32 only. One task per (request, key-value head); scores of all its rows are kept, then the values are read."""
+    """fp32 only. The row at position s sees the keys s - behind < key < s + ahead that are there.
+
+    One task per (request, key-value head); scores of all its rows are kept, then the values are read. Pages that no
+    row sees are not read.
+    """
     requests, kv_heads, page, width = pages.shape[0], keys.shape[1], keys.shape[2], keys.shape[3]
     group = q.shape[1] // kv_heads
     for task in numba.prange(requests * kv_heads):
         r, head = task // kv_heads, task % kv_heads
         first = cu_rows[r]
         rows = cu_rows[r + 1] - first
-        total = context[r] + rows
+        start = context[r]
+        total = start + rows
+        skipped = max(0, start - behind + 1) // page  # pages before the first row's first key
         lanes = rows * group
         x = np.empty((lanes, width), np.float32)
         for a in range(lanes):
             for e in range(width):
                 x[a, e] = q[first + a // group, head * group + a % group, e] * scale
         scores = np.empty((lanes, total), np.float32)
-        for p in range((total + page - 1) // page):
+        for p in range(skipped, (total + page - 1) // page):
             block = keys[pages[r, p], head]
             for t in range(min(page, total - p * page)):
                 for a in range(lanes):
@@ -92,10 +134,11 @@ def _attend(
                     scores[a, p * page + t] = dot
         mass = np.empty(lanes, np.float32)
         for a in range(lanes):
-            limit = context[r] + a // group + 1 if causal else total
-            mass[a] = _exponentials(scores[a], limit)
+            at = start + a // group
+            low, high = max(0, at - behind + 1), min(total, at + ahead)
+            mass[a] = _exponentials(scores[a], skipped * page, low, high)
         acc = np.zeros((lanes, width), np.float32)
-        for p in range((total + page - 1) // page):
+        for p in range(skipped, (total + page - 1) // page):
             block = values[pages[r, p], head]
             for a in range(lanes):
                 for t in range(min(page, total - p * page)):
@@ -108,31 +151,34 @@ def _attend(
 
 
 @numba.njit(fastmath=True)
-def _exponentials(scores: Any, limit: int) -> Any:
-    """scores[:limit] -> exp(score - max) in place, zeros after; returns their sum.
+def _exponentials(scores: Any, start: int, low: int, high: int) -> Any:
+    """scores[low:high] -> exp(score - max) in place, zeros around them from `start` on; returns their sum.
 
     exp is a degree-6 polynomial on [-ln2/2, ln2/2] with the exponent set by bits, so that the loop vectorises; its
     relative error is below 2e-7. libm's scalar exp would take most of the kernel's time.
     """
+    for t in range(start, low):
+        scores[t] = 0
+    for t in range(high, scores.shape[0]):
+        scores[t] = 0
+    seen = scores[low:high]
     top = np.float32(-3.0e38)
-    for t in range(limit):
-        top = max(top, scores[t])
-    powers = np.empty(limit, np.int32)
-    for t in range(limit):
-        y = max((scores[t] - top) * np.float32(1.4426950408889634), np.float32(-126.0))
+    for t in range(seen.shape[0]):
+        top = max(top, seen[t])
+    powers = np.empty(seen.shape[0], np.int32)
+    for t in range(seen.shape[0]):
+        y = max((seen[t] - top) * np.float32(1.4426950408889634), np.float32(-126.0))
         n = np.floor(y + np.float32(0.5))
         f = (y - n) * np.float32(0.6931471805599453)
         z = np.float32(1.0 / 720) * f + np.float32(1.0 / 120)
         z = z * f + np.float32(1.0 / 24)
         z = z * f + np.float32(1.0 / 6)
         z = z * f + np.float32(0.5)
-        scores[t] = (z * f + np.float32(1)) * f + np.float32(1)
+        seen[t] = (z * f + np.float32(1)) * f + np.float32(1)
         powers[t] = (np.int32(n) + np.int32(127)) << np.int32(23)
     scale = powers.view(np.float32)
     mass = np.float32(0)
-    for t in range(limit):
-        scores[t] *= scale[t]
-        mass += scores[t]
-    for t in range(limit, scores.shape[0]):
-        scores[t] = 0
+    for t in range(seen.shape[0]):
+        seen[t] *= scale[t]
+        mass += seen[t]
     return mass

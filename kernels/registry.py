@@ -50,10 +50,16 @@ def registry() -> tuple[Op, ...]:
             reference=paged_attention_reference,
             make_inputs=_attention_inputs,
             cases=(
-                ((1,), (0,), 1, 1, 8, True),
-                ((3, 1, 8), (0, 15, 63), 3, 3, 64, True),
-                ((7, 7), (100, 1), 3, 1, 16, False),
-                ((2, 5, 1, 4), (16, 31, 200, 5), 4, 2, 20, True),
+                ((1,), (0,), 1, 1, 8, True, None),
+                ((3, 1, 8), (0, 15, 63), 3, 3, 64, True, None),
+                ((7, 7), (100, 1), 3, 1, 16, False, None),
+                ((2, 5, 1, 4), (16, 31, 200, 5), 4, 2, 20, True, None),
+                ((7, 5, 1, 4), (100, 0, 33, 15), 3, 2, 16, False, 20),  # longer and shorter contexts than the window
+                ((7, 3), (70, 2), 2, 1, 12, False, 3),  # shorter than the block
+                ((4, 2), (40, 0), 1, 3, 8, False, 1),
+                ((5, 2), (35, 36), 2, 1, 16, False, 5),  # the first key is the last, the first of a page
+                ((40, 5, 1), (37, 3, 16), 2, 2, 20, True, 17),
+                ((3, 6), (31, 4), 3, 1, 64, True, 500),
             ),
             tolerance=2e-5,
             why="fp32 sums of up to 208 products in another order, and an exp of relative error 2e-7",
@@ -84,8 +90,8 @@ def _argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
 
 
 def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
-    """counts and context per request, query heads a group, key-value heads, head width, causal."""
-    counts, context, group, kv_heads, width, causal = case
+    """counts and context per request, query heads a group, key-value heads, head width, causal, window."""
+    counts, context, group, kv_heads, width, causal, window = case
     page = 16
     need = [-(-(c + n) // page) for c, n in zip(context, counts, strict=True)]
     total = sum(need) + 3
@@ -108,6 +114,7 @@ def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inpu
         "cu_rows": torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32),
         "context": torch.tensor(context, dtype=torch.int32),
         "causal": causal,
+        "window": window,
     }
 
 

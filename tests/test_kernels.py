@@ -8,6 +8,8 @@ import torch
 from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.registry import registry
 
+KEPT = ("keys", "values")
+
 
 @pytest.mark.parametrize(
     ("op", "case"), [(op, case) for op in registry() for case in op.cases], ids=lambda x: getattr(x, "name", str(x))
@@ -20,10 +22,39 @@ def test_op_equals_its_reference(op, case):
     assert (made.double() - wanted.double()).abs().max() <= op.tolerance, op.why
 
 
+ATTENTION = next(op for op in registry() if op.name == "paged_attention")
+
+
+@pytest.mark.parametrize("case", [case for case in ATTENTION.cases if case[-1] is not None], ids=str)
+def test_windowed_attention_equals_a_plain_sum_over_the_keys_each_row_sees(case):
+    """Row by row in float64, with the keys that a row sees written out as a range."""
+    x = ATTENTION.make_inputs(torch.Generator().manual_seed(3), case)
+    counts, context, group, _, width, causal, window = case
+    made, row = paged_attention(**x), 0
+    for r, (start, count) in enumerate(zip(context, counts, strict=True)):
+        for at in range(start, start + count):
+            last = at if causal else min(start + count - 1, at + window - 1)
+            seen = range(max(0, at - window + 1), last + 1)
+            where = [(int(x["pages"][r, j // 16]), j % 16) for j in seen]
+            for head in range(made.shape[1]):
+                keys, values = (torch.stack([x[n][p, head // group, o] for p, o in where]).double() for n in KEPT)
+                law = (keys @ x["q"][row, head].double() * width**-0.5).softmax(0)
+                assert (made[row, head] - law @ values).abs().max() < 2e-5, (r, at, head)
+            row += 1
+
+
+def test_windowed_attention_reads_no_page_that_lies_wholly_before_the_window():
+    x = ATTENTION.make_inputs(torch.Generator().manual_seed(3), ((7, 3), (100, 64), 3, 2, 16, False, 20))
+    whole = paged_attention(**x)
+    for r, first in enumerate((100 - 19, 64 - 19)):  # the first key that the request's first row sees
+        for name in KEPT:
+            x[name][x["pages"][r, : first // 16].long()] = float("nan")
+    assert torch.equal(paged_attention(**x), whole)
+
+
 def test_attention_of_a_request_does_not_depend_on_its_neighbours():
     """Bitwise: the rows of one request alone, and among others."""
-    op = next(op for op in registry() if op.name == "paged_attention")
-    inputs = op.make_inputs(torch.Generator().manual_seed(1), op.cases[3])
+    inputs = ATTENTION.make_inputs(torch.Generator().manual_seed(1), ATTENTION.cases[3])
     whole = paged_attention(**inputs)
     cu_rows = inputs["cu_rows"].tolist()
     for r, (first, last) in enumerate(zip(cu_rows, cu_rows[1:], strict=False)):

@@ -16,9 +16,15 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.runtime.drafters.fields import Fields, layer_attention
 from dsbench.runtime.drafters.heads import KINDS, head_shapes
 from dsbench.runtime.targets.shape import ModelShape, read_config, rope_theta
 from dsbench.runtime.targets.weights import folder_digest, read_weights
+
+LAYER = (
+    "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+    *(f"self_attn.{part}" for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,56 +41,64 @@ class DrafterShape:
     mask_token: int | None  # None: the learned mask vector
     draft_vocab: int
     target_digest: str | None
+    windows: tuple[int | None, ...] = ()  # sliding window of each layer; empty: every layer sees the whole context
+    causal: tuple[bool, ...] = ()  # layers whose block rows see no row after themselves; empty: none
+
+    def window_of(self, layer: int) -> int | None:
+        return self.windows[layer] if self.windows else None
+
+    def causal_in(self, layer: int) -> bool:
+        return bool(self.causal) and self.causal[layer]
 
 
 def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     """From config.json, with or without the `dspark_` prefix or a nested `dspark_config`. Raises naming the field."""
-    try:
-        return _drafter_shape(config, name)
-    except (TypeError, ValueError) as problem:
-        raise UsageError(f"{name}: config.json holds a value of the wrong kind: {problem}") from None
-
-
-def _drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
-    flat = {**config, **(config.get("dspark_config") or config.get("dflash_config") or {})}
-
-    def field(key: str, *default: Any) -> Any:
-        for candidate in (key, "dspark_" + key):
-            if candidate in flat:
-                return flat[candidate]
-        if default:
-            return default[0]
-        raise UsageError(f"{name}: config.json lacks the field {key}", hint="is this a DSpark or DFlash drafter?")
-
-    kinds = field("layer_types", None) or []
-    if any(kind != "full_attention" for kind in kinds):
-        raise EnvironmentRefused(
-            f"{name}: config field layer_types asks for {sorted(set(kinds))}, only full_attention runs"
-        )
-    rank = int(field("markov_rank", 0))
-    head = "none" if rank == 0 else str(field("markov_head_type", "vanilla"))
-    if head not in KINDS:
+    fields = Fields(config, name)
+    for key, wanted in (("hidden_act", "silu"), ("attention_bias", False), ("sample_from_anchor", True)):
+        if fields.get(key) not in (None, wanted):
+            raise EnvironmentRefused(f"{name}: config field {key} = {fields.get(key)!r} is not supported")
+    rank = fields.whole("markov_rank", 0, least=0)
+    head = "none" if rank == 0 else str(fields.get("markov_head_type") or "vanilla")
+    if head not in KINDS or (head == "none") != (rank == 0):
         raise EnvironmentRefused(f"{name}: config field markov_head_type = {head!r} is not supported")
-    heads = int(field("num_attention_heads"))
-    layer = ModelShape(
-        name=name, layers=int(field("num_hidden_layers")), hidden=int(field("hidden_size")),
-        mlp=int(field("intermediate_size")), heads=heads, kv_heads=int(field("num_key_value_heads")),
-        head_width=int(field("head_dim", int(field("hidden_size")) // heads)), vocab=int(field("vocab_size")),
-        context=int(field("max_position_embeddings")), rope_theta=rope_theta(flat, name),
-        norm_eps=float(field("rms_norm_eps")), tied=False, qk_norm=True,
-    )  # fmt: skip
-    block = int(field("block_size"))
-    if block < 1:
-        raise UsageError(f"{name}: config field block_size must be >= 1, got {block}")
-    mask = field("mask_token_id", None)
-    if mask is not None and not 0 <= int(mask) < layer.vocab:
+    layer = _layer_shape(fields)
+    mask = fields.whole("mask_token_id" if fields.get("mask_token_id") is not None else "noise_token_id", -1, least=0)
+    if mask >= layer.vocab:
         raise UsageError(f"{name}: config field mask_token_id = {mask} lies outside the vocabulary of {layer.vocab}")
+    draft_vocab = fields.whole("draft_vocab_size", layer.vocab)
+    if draft_vocab > layer.vocab:
+        raise fields.wrong("draft_vocab_size", f"<= vocab_size = {layer.vocab}")
+    windows, causal = layer_attention(fields, layer.layers)
     return DrafterShape(
-        layer=layer, block=block, taps=tuple(int(t) for t in field("target_layer_ids")), head=head, rank=rank,
-        confidence=bool(field("enable_confidence_head", False)),
-        confidence_with_token=bool(field("confidence_head_with_markov", True)),
-        mask_token=None if mask is None else int(mask), draft_vocab=int(field("draft_vocab_size", layer.vocab)),
-        target_digest=field("target_digest", None),
+        layer=layer, block=fields.whole("block_size"), taps=fields.layer_ids("target_layer_ids"), head=head, rank=rank,
+        confidence=fields.flag("enable_confidence_head", False),
+        confidence_with_token=fields.flag("confidence_head_with_markov", True),
+        mask_token=None if mask < 0 else mask, draft_vocab=draft_vocab, target_digest=fields.get("target_digest"),
+        windows=windows, causal=causal,
+    )  # fmt: skip
+
+
+def _layer_shape(fields: Fields) -> ModelShape:
+    hidden, heads, kv_heads = (
+        fields.whole(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
+    if heads % kv_heads:
+        raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise fields.wrong("rope_parameters", "an object")
+    if "rope_theta" not in rope:
+        fields.number("rope_theta")  # transformers' default is not that of any drafter
+    try:
+        theta = rope_theta({**fields.flat, "rope_theta": fields.get("rope_theta")}, fields.name)
+    except (TypeError, ValueError):
+        raise UsageError(f"{fields.name}: config field rope_theta must be a number, got {rope}") from None
+    return ModelShape(
+        name=fields.name, layers=fields.whole("num_hidden_layers"), hidden=hidden,
+        mlp=fields.whole("intermediate_size"), heads=heads, kv_heads=kv_heads,
+        head_width=fields.whole("head_dim", hidden // heads), vocab=fields.whole("vocab_size"),
+        context=fields.whole("max_position_embeddings"), rope_theta=theta, norm_eps=fields.number("rms_norm_eps"),
+        tied=False, qk_norm=True,
     )  # fmt: skip
 
 
@@ -127,19 +141,50 @@ def expected_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
     return expected
 
 
+def optional_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
+    """Tensors that may be absent; a head's rows are the vocabulary or the draft vocabulary."""
+    d, v = shape.layer.hidden, shape.layer.vocab
+    return {
+        "embed_tokens.weight": (v, d),
+        "lm_head.weight": (v, d),
+        "draft_vocab_ids": (shape.draft_vocab,),
+        "confidence_head_free.proj.weight": (1, d),
+        "confidence_head_free.proj.bias": (1,),
+    }
+
+
 def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[DrafterShape, dict[str, Tensor], str]:
-    """Shape, tensors and digest of a drafter folder. Raises UsageError naming a tensor that lacks or misfits."""
+    """Shape, tensors and digest of a drafter folder. Raises UsageError naming a tensor that does not fit."""
     if not folder.is_dir():
         raise UsageError(f"drafter folder {folder} does not exist")
     shape = drafter_shape(read_config(folder), folder.name)
     weights = read_weights(folder, device, dtype)
-    for name, size in expected_shapes(shape).items():
-        if name not in weights:
-            raise UsageError(f"drafter {folder.name} lacks the tensor {name}", hint="config.json says it is there")
-        if tuple(weights[name].shape) != size:
-            raise UsageError(
-                f"drafter {folder.name}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
-            )
-    if shape.draft_vocab != shape.layer.vocab and "draft_vocab_ids" not in weights:
-        raise UsageError(f"drafter {folder.name} lacks draft_vocab_ids, its vocabulary is reduced")
+    _check_tensors(shape, weights, folder.name)
     return shape, weights, folder_digest(folder)
+
+
+def _check_tensors(shape: DrafterShape, weights: Mapping[str, Tensor], name: str) -> None:
+    expected, optional = expected_shapes(shape), optional_shapes(shape)
+    if shape.draft_vocab != shape.layer.vocab:
+        expected["draft_vocab_ids"] = optional.pop("draft_vocab_ids")
+        if weights.get("lm_head.weight", torch.empty(0)).shape[0] == shape.draft_vocab:
+            optional["lm_head.weight"] = (shape.draft_vocab, shape.layer.hidden)
+    if "confidence_head_free.proj.weight" in weights:
+        expected["confidence_head_free.proj.bias"] = (1,)
+    for tensor, size in (expected | optional).items():
+        if tensor not in weights:
+            if tensor in expected:
+                raise UsageError(f"drafter {name} lacks the tensor {tensor}", hint="config.json says it is there")
+        elif tuple(weights[tensor].shape) != size:
+            found = list(weights[tensor].shape)
+            raise UsageError(f"drafter {name}: {tensor} has shape {found}, the config says {list(size)}")
+    layers = {f"layers.{i}.{part}.weight" for i in range(shape.layer.layers) for part in LAYER}
+    for tensor in sorted(weights.keys() - expected.keys() - optional.keys() - layers):
+        if not tensor.endswith("rotary_emb.inv_freq"):
+            raise UsageError(
+                f"drafter {name} holds the tensor {tensor}, which its config.json does not speak of",
+                hint="running without it would run another model",
+            )
+    ids = weights.get("draft_vocab_ids")
+    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= shape.layer.vocab):
+        raise UsageError(f"drafter {name}: draft_vocab_ids reach outside the vocabulary of {shape.layer.vocab}")

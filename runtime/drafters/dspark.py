@@ -24,7 +24,7 @@ from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget, layer_weights, split_heads
-from dsbench.runtime.targets.layers import rms_norm, rotate, swiglu
+from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
 
 
 class DSparkDrafter:
@@ -53,7 +53,8 @@ class DSparkDrafter:
         self.bias = Projection(self.sequential["markov_w2.weight"]) if shape.head != "none" else None
         self.confidence = _linear(weights, "confidence_head.proj")
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
-        self.cos, self.sin = target.cos, target.sin
+        positions = target.cos.shape[0]
+        self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         return ((self.shape.layer.kv_heads, self.shape.layer.head_width),) * self.shape.layer.layers
@@ -87,7 +88,10 @@ class DSparkDrafter:
             q, k, v = split_heads(layer.qkv(rms_norm(x, layer.input_norm, eps)), self.shape.layer, layer)
             pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
             keys, values = pool.layer(self.first_layer + i)
-            mixed = paged_attention(rotate(q, cos, sin), keys, values, table, cu_rows, start, causal=False)
+            mixed = paged_attention(
+                rotate(q, cos, sin), keys, values, table, cu_rows, start,
+                causal=self.shape.causal_in(i), window=self.shape.window_of(i),
+            )  # fmt: skip
             x = x + layer.output(mixed.flatten(1))
             x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, eps))))
         return rms_norm(x, self.norm, eps).view(requests, block, -1)

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dsbench.runtime.drafters.checkpoint import DrafterShape
+from dsbench.runtime.drafters.fields import FULL, SLIDING
 from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.module import DrafterModule
 
@@ -35,7 +36,6 @@ def drafter_config(shape: DrafterShape, target_layers: int, *, chain: bool) -> d
         "head_dim": layer.head_width,
         "num_hidden_layers": layer.layers,
         "num_target_layers": target_layers,
-        "layer_types": ["full_attention"] * layer.layers,
         "vocab_size": layer.vocab,
         "max_position_embeddings": layer.context,
         "rms_norm_eps": layer.norm_eps,
@@ -49,12 +49,26 @@ def drafter_config(shape: DrafterShape, target_layers: int, *, chain: bool) -> d
     }
     if chain:
         return sizes
-    return sizes | {
+    return sizes | _attention_config(shape) | {
         "target_layer_ids": list(shape.taps),
         "markov_rank": shape.rank,
         "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
         "confidence_head_with_markov": shape.confidence_with_token,
     }
+
+
+def _attention_config(shape: DrafterShape) -> dict[str, Any]:
+    """`layer_types`, and where layers slide or are causal what `layer_attention` reads back."""
+    layers = range(shape.layer.layers)
+    windows, causal = [shape.window_of(i) for i in layers], [shape.causal_in(i) for i in layers]
+    sliding = [window is not None for window in windows]
+    config: dict[str, Any] = {"layer_types": [SLIDING if slides else FULL for slides in sliding]}
+    if any(sliding):
+        (window,) = {window for window in windows if window is not None}
+        config |= {"use_sliding_window": True, "sliding_window": window}
+    if causal != sliding:
+        (config["is_causal"],) = set(causal)
+    return config
 
 
 def drafter_tensors(module: DrafterModule | ChainModule, vocabulary: Tensor) -> dict[str, Tensor]:
