@@ -90,20 +90,32 @@ def _drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
 
 def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -> None:
     """Raises EnvironmentRefused naming what differs between a drafter and the target it is to serve."""
-    sizes = (("hidden_size", shape.layer.hidden, target.hidden), ("vocab_size", shape.layer.vocab, target.vocab))
-    for name, mine, theirs in sizes:
-        if mine != theirs:
-            raise EnvironmentRefused(
-                f"drafter {shape.layer.name} does not fit target {target.name}: {name} is {mine}, the target's {theirs}"
-            )
+    check_sizes(shape.layer, target)
     if max(shape.taps) >= target.layers - 1 or min(shape.taps) < 0:
         raise EnvironmentRefused(
             f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must"
             f" lie in 0..{target.layers - 2}"
         )
-    if shape.target_digest is not None and shape.target_digest != digest:
+    check_trained_for(shape.layer.name, shape.target_digest, digest)
+
+
+def check_sizes(layer: ModelShape, target: ModelShape) -> None:
+    """Raises EnvironmentRefused if a drafter cannot read the target's states or propose its ids."""
+    for name, mine, theirs in (
+        ("hidden_size", layer.hidden, target.hidden),
+        ("vocab_size", layer.vocab, target.vocab),
+    ):
+        if mine != theirs:
+            raise EnvironmentRefused(
+                f"drafter {layer.name} does not fit target {target.name}: {name} is {mine}, the target's {theirs}"
+            )
+
+
+def check_trained_for(name: str, wanted: str | None, digest: str) -> None:
+    """Raises EnvironmentRefused if the drafter names another target than the one with `digest`."""
+    if wanted is not None and wanted != digest:
         raise EnvironmentRefused(
-            f"drafter {shape.layer.name} was trained for target {shape.target_digest}, this target is {digest}",
+            f"drafter {name} was trained for target {wanted}, this target is {digest}",
             hint="retrain it with `dsbench train`, or name its own target",
         )
 
@@ -133,13 +145,18 @@ def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tupl
         raise UsageError(f"drafter folder {folder} does not exist")
     shape = drafter_shape(read_config(folder), folder.name)
     weights = read_weights(folder, device, dtype)
-    for name, size in expected_shapes(shape).items():
-        if name not in weights:
-            raise UsageError(f"drafter {folder.name} lacks the tensor {name}", hint="config.json says it is there")
-        if tuple(weights[name].shape) != size:
-            raise UsageError(
-                f"drafter {folder.name}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
-            )
+    check_tensors(folder.name, weights, expected_shapes(shape))
     if shape.draft_vocab != shape.layer.vocab and "draft_vocab_ids" not in weights:
         raise UsageError(f"drafter {folder.name} lacks draft_vocab_ids, its vocabulary is reduced")
     return shape, weights, folder_digest(folder)
+
+
+def check_tensors(folder: str, weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises UsageError naming the first tensor that lacks or misfits."""
+    for name, size in expected.items():
+        if name not in weights:
+            raise UsageError(f"drafter {folder} lacks the tensor {name}", hint="config.json says it is there")
+        if tuple(weights[name].shape) != size:
+            raise UsageError(
+                f"drafter {folder}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
+            )
