@@ -30,6 +30,7 @@ app.add_typer(workloads_app, name="workloads")
 
 Target = Annotated[str | None, typer.Option(help="Catalogue name, model folder, .gguf file, or shape:NAME.")]
 DrafterFolder = Annotated[str | None, typer.Option("--drafter", help="Drafter checkpoint folder.")]
+MtpFolder = Annotated[str | None, typer.Option("--mtp-drafter", help="Chain checkpoint folder, for mtp:K.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or bfloat16.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
@@ -103,13 +104,13 @@ def profile_cost_command(
 
 @app.command("sweep")
 def sweep_command(
-    mode: Annotated[str | None, typer.Option(help="Arms: none,static,static:3,no-trim,compact,cap-accept,...")] = None,
+    mode: Annotated[str | None, typer.Option(help="Arms: none,static,static:3,mtp:3,compact,cap-accept,...")] = None,
     batch: Annotated[str | None, typer.Option(help="Batch sizes, e.g. 1:256:x2.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workloads, e.g. math,chat or mix:math=1,chat=1.")] = None,
-    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
-    threads: Threads = None, accept: Accept = None, temperature: Temperature = None, top_k: TopK = None,
-    top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
-    max_tokens: MaxTokens = None, draft: DraftDepth = None,
+    target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
+    dtype: Dtype = None, threads: Threads = None, accept: Accept = None, temperature: Temperature = None,
+    top_k: TopK = None, top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None,
+    calibration: CalibrationFile = None, max_tokens: MaxTokens = None, draft: DraftDepth = None,
     requests: Annotated[int | None, typer.Option(help="Measured requests a cell (at least the batch size).")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats a cell, interleaved with other arms.")] = None,
     text: Annotated[str | None, typer.Option(help="pinned: every arm commits the recorded text; free.")] = None,
@@ -150,11 +151,11 @@ def show_command(run: Annotated[Path, typer.Argument(help="Run folder.")] = Path
 @app.command("generate")
 def generate_command(
     prompts: Annotated[str, typer.Option(help="JSONL file or workload.")] = "chat",
-    mode: Annotated[str, typer.Option(help="One arm.")] = "compact",
-    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
-    threads: Threads = None, accept: Accept = None, temperature: Temperature = None, top_k: TopK = None,
-    top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None, calibration: CalibrationFile = None,
-    max_tokens: MaxTokens = None, draft: DraftDepth = None,
+    mode: Annotated[str, typer.Option(help="One arm, e.g. none, static:3, mtp:3, compact.")] = "compact",
+    target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
+    dtype: Dtype = None, threads: Threads = None, accept: Accept = None, temperature: Temperature = None,
+    top_k: TopK = None, top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None,
+    calibration: CalibrationFile = None, max_tokens: MaxTokens = None, draft: DraftDepth = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
     limit: Annotated[int | None, typer.Option(help="Prompts to run; default: all of a file, 4 of a workload.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be given more than once.")] = None,
@@ -209,8 +210,8 @@ def train_command(
 
 @app.command("selftest")
 def selftest_command(
-    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
-    threads: Threads = None, seed: Seed = None, cost: Cost = None,
+    target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
+    dtype: Dtype = None, threads: Threads = None, seed: Seed = None, cost: Cost = None,
     workload: Annotated[str | None, typer.Option()] = None,
     mode: Annotated[str, typer.Option(help="Arms to compare with plain decoding.")] = SELFTEST_MODES,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,3,8",

@@ -101,7 +101,8 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
     if (store_folder / "run.json").exists() and not resume:
         raise UsageError(f"{store_folder} already holds a run", hint="--resume goes on with it, or name another --out")
     store = RunStore(store_folder, create=True)
-    deployment = deploy(config, need_drafter=has_drafter(config) or any(arm.drafter != "none" for arm in plan.arms))
+    drafters = {arm.drafter for arm in plan.arms}
+    deployment = deploy(config, need_drafter=has_drafter(config) or "dspark" in drafters, need_chain="mtp" in drafters)
     table = None
     if any(arm.planned for arm in plan.arms):
         file = cost_file(config, deployment)
@@ -149,7 +150,8 @@ def generate(
         raise UsageError(f"limit must be >= 1, got {limit}")
     lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
     engine_config = EngineConfig(rule=config.accept, lag=lag, draft=config.draft)
-    deployment = deploy(config, need_drafter=arm.drafter != "none")
+    deployment = deploy(config, need_drafter=arm.drafter == "dspark", need_chain=arm.drafter == "mtp")
+    deployment.drafter_of(arm)
     sampling = {
         "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p, "stop": stop,
         "max_tokens": config.max_tokens,
@@ -181,7 +183,13 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     modes = [name.strip() for name in mode.split(",")]
     arms = [parse_arm(name) for name in modes]
     batches = parse_range(batch, what="batch")
-    deployment = deploy(replace(config, dtype=config.dtype or "float32"))
+    drafters = {arm.drafter for arm in arms}
+    deployment = deploy(
+        replace(config, dtype=config.dtype or "float32"), need_drafter="dspark" in drafters,
+        need_chain="mtp" in drafters,
+    )  # fmt: skip
+    for arm in arms:
+        deployment.drafter_of(arm)
     table = load_cost_table(cost_file(config, deployment)) if any(arm.planned for arm in arms) else None
 
     def tell(outcome: Outcome) -> None:

@@ -17,8 +17,10 @@ import dsbench.profiles
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.calibration import CalibrationSet, load_calibration_set
 from dsbench.profiles.cost import load_cost_table
+from dsbench.runtime.arm import Arm
 from dsbench.runtime.drafters.draft import Drafter, NoDrafter
-from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.runtime.drafters.load import load_drafter
+from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder, pull_model
 from dsbench.runtime.targets.load import SHAPE_PREFIX, LoadedTarget, load_target, target_folder
@@ -29,10 +31,11 @@ SHIPPED = Path(dsbench.profiles.__path__[0])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A loaded target with its drafter. `contract` is what a cost table or a cell must have been measured on."""
+    """A loaded target with its drafters. `contract` is what a cost table must have been measured on."""
 
     target: LoadedTarget
-    drafter: Drafter
+    drafter: Drafter  # of the arms that draft blocks
+    chain: Drafter | None  # of the mtp arms
     calibrations: CalibrationSet | None
     contract: dict[str, str]
     home: Path
@@ -45,8 +48,28 @@ class Deployment:
     def none(self) -> Drafter:
         return NoDrafter(self.device)
 
+    def drafter_of(self, arm: Arm) -> Drafter:
+        """The drafter an arm runs with. Raises UsageError for an arm whose window its block does not hold."""
+        if arm.drafter == "none":
+            return self.none
+        if arm.drafter != "mtp":
+            drafter = self.drafter
+        elif self.chain is None:
+            raise UsageError(f"mode {arm.name} needs a chain drafter", hint="give --mtp-drafter FOLDER")
+        else:
+            drafter = self.chain
+        if arm.fixed is not None and arm.fixed > drafter.block:
+            raise UsageError(f"mode {arm.name}: the drafter's block holds {drafter.block} drafts")
+        return drafter
 
-def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
+    def contract_of(self, arm: Arm) -> dict[str, str]:
+        """What a cell of this arm must have been measured on: the contract with the arm's own drafter."""
+        if arm.drafter != "mtp" or self.chain is None:
+            return self.contract
+        return self.contract | {"drafter": self.chain.digest, "block": str(self.chain.block)}
+
+
+def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = False) -> Deployment:
     """Loads what `config` names; fetches a catalogue model that is not here yet.
 
     Raises UsageError or EnvironmentRefused with one line for whatever does not exist or does not fit.
@@ -64,6 +87,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
     if not shape_only:
         target_folder(config.target, home)  # a wrong name is told before anything slow or anything about drafters
     folder = drafter_folder(config) if need_drafter and (config.drafter or not shape_only) else None
+    chain_folder = mtp_folder(config) if need_chain else None
     target = load_target(config.target, home=home, device=device, dtype=dtype, seed=config.seed)
     drafter: Drafter = NoDrafter(device)
     calibrations = None
@@ -71,7 +95,12 @@ def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
         drafter = random_drafter(target.model, config.seed)
     elif folder is not None:
         drafter = load_drafter(folder, target.model)
+        if isinstance(drafter, MtpDrafter):
+            raise UsageError(f"{folder} holds a chain drafter", hint="give it as --mtp-drafter, for the modes mtp:K")
         calibrations = _calibrations(config, folder, drafter.digest, target.model.digest)
+    chain = load_drafter(chain_folder, target.model) if chain_folder else None
+    if chain is not None and not isinstance(chain, MtpDrafter):
+        raise UsageError(f"{chain_folder} holds no chain drafter", hint="a block drafter goes to --drafter")
     contract = {
         "target": target.model.digest,
         "drafter": drafter.digest,
@@ -80,7 +109,9 @@ def deploy(config: RunConfig, *, need_drafter: bool = True) -> Deployment:
         "device": device_name(device),
         "threads": str(torch.get_num_threads()) if device.type == "cpu" else "-",
     }
-    return Deployment(target=target, drafter=drafter, calibrations=calibrations, contract=contract, home=home)
+    return Deployment(
+        target=target, drafter=drafter, chain=chain, calibrations=calibrations, contract=contract, home=home
+    )
 
 
 def pick_device(config: RunConfig) -> torch.device:
@@ -121,6 +152,19 @@ def drafter_folder(config: RunConfig) -> Path:
     shipped = SHIPPED / config.target / "dspark"
     if not (shipped / "config.json").exists():
         raise UsageError(f"no drafter ships for target {config.target}", hint="train one, and give --drafter FOLDER")
+    return shipped
+
+
+def mtp_folder(config: RunConfig) -> Path:
+    """The named chain checkpoint, or the one that ships for the target."""
+    if config.mtp_drafter:
+        return Path(config.mtp_drafter)
+    shipped = SHIPPED / config.target / "mtp"
+    if not (shipped / "config.json").exists():
+        raise UsageError(
+            f"the modes mtp:K need a chain drafter, and none ships for target {config.target}",
+            hint="give --mtp-drafter FOLDER",
+        )
     return shipped
 
 

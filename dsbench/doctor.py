@@ -29,7 +29,8 @@ def facts() -> dict[str, dict[str, str]]:
         name: "cached" if (model_folder(name, home) / "config.json").exists() else f"run `dsbench models pull {name}`"
         for name in catalogue()
     }
-    drafters = {p.parent.parent.name: "ships" for p in SHIPPED.glob("*/dspark/config.json")}
+    folders = sorted(p.parent for kind in ("dspark", "mtp") for p in SHIPPED.glob(f"*/{kind}/config.json"))
+    drafters = {f"{folder.parent.name} {folder.name}": "ships" for folder in folders}
     tables = {p.stem: str(p) for p in sorted((home / "costs").glob("*.json")) if ".samples" not in p.name}
     return {
         "machine": machine,

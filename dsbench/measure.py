@@ -28,11 +28,16 @@ def make_engine(
     queue: Sequence[Request],
     batch: int,
 ) -> Engine:
-    """An engine with room for `batch` requests of the queue at once."""
-    drafter = deployment.drafter if arm.drafter != "none" else deployment.none
+    """An engine with room for `batch` requests of the queue at once.
+
+    Calibrations and the table's draft seconds are the block drafter's: a chain runs, and is recorded, without them.
+    """
+    drafter = deployment.drafter_of(arm)
+    chain = arm.drafter == "mtp"
     planner = Planner(
-        arm, block=drafter.block, rule=config.rule, lag=config.lag, table=table, calibrations=deployment.calibrations
-    )
+        arm, block=drafter.block, rule=config.rule, lag=config.lag, table=None if chain else table,
+        calibrations=None if chain else deployment.calibrations,
+    )  # fmt: skip
     tokenizer = deployment.target.tokenizer
     return Engine(
         deployment.target.model, drafter, arm, planner, config, eos=deployment.target.eos,

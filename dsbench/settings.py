@@ -21,6 +21,7 @@ class RunConfig:
 
     target: str = "smollm2-135m"
     drafter: str = ""  # a checkpoint folder; "" = the one that ships for the target
+    mtp_drafter: str = ""  # a chain checkpoint, for mtp:K; "" = the one that ships for the target
     device: str = ""  # cpu or cuda; "" = cuda where there is one
     dtype: str = ""  # float32 or bfloat16; "" = bfloat16 where the device has it
     threads: int = 0  # CPU threads; 0 = as torch finds them

@@ -103,22 +103,26 @@ def run_sweep(
 ) -> list[StoredCell]:  # fmt: skip
     """Runs what is missing of the plan and returns all its cells."""
     for arm in plan.arms:
-        if arm.fixed is not None and arm.drafter != "none" and arm.fixed > deployment.drafter.block:
-            raise UsageError(f"mode {arm.name}: the drafter's block holds {deployment.drafter.block} drafts")
+        deployment.drafter_of(arm)
+    body = run_body(plan, deployment, table, sources)
     if store.exists:
-        check_contract(
-            store.read_run()["contract"],
-            deployment.contract,
-            what=f"the run in {store.folder}",
-            hint="name another --out",
-        )
-    store.write_run(run_body(plan, deployment, table, sources))
+        _go_on_with(store.read_run(), body, f"the run in {store.folder}")
+    store.write_run(body)
     counts = f"{len(plan.arms)} arms, {len(plan.batches)} batch sizes, {len(plan.workloads)} workloads"
     notice(f"{plan.passes} passes: {counts}")
     for workload in plan.workloads:
         for batch in plan.batches:
             _run_point(plan, deployment, table, store, workload, batch, notice)
     return store.cells()
+
+
+def _go_on_with(recorded: dict[str, Any], body: dict[str, Any], what: str) -> None:
+    """Refuses a run of another contract; the chain drafter is compared where both sides have one, and kept."""
+    check_contract(recorded["contract"], body["contract"], what=what, hint="name another --out")
+    chain = recorded.get("mtp_contract")
+    if chain is not None and body["mtp_contract"] is not None:
+        check_contract(chain, body["mtp_contract"], what=f"{what} (its mtp arms)", hint="name another --out")
+    body["mtp_contract"] = body["mtp_contract"] or chain
 
 
 def _run_point(
@@ -128,7 +132,7 @@ def _run_point(
     """All arms of one (workload, batch), repeats interleaved in random order."""
     code = sources_digest()
     cells = [(arm, plan.cell(arm, batch, workload, table, deployment.calibrations)) for arm in plan.arms]
-    keys = {cell.mode: cell.key(deployment.contract, code) for _, cell in cells}
+    keys = {cell.mode: cell.key(deployment.contract_of(arm), code) for arm, cell in cells}
     todo = [
         (arm, cell, number)
         for number in range(plan.config.repeats)
@@ -150,7 +154,7 @@ def _run_point(
     for arm, cell in cells:
         folder = store.cell_folder(keys[cell.mode])
         stored = StoredCell(folder=folder, cell=cell, status="done", summary={}, flags=[])
-        block = deployment.drafter.block if arm.drafter != "none" else 0
+        block = deployment.drafter_of(arm).block
         summary = cell_summary(
             stored.table("steps"), stored.table("rounds"), stored.table("requests"), batch=batch, block=block
         )
@@ -171,6 +175,7 @@ def run_body(
         "sources": sources,
         "environment": environment(deployment.device),
         "contract": deployment.contract,
+        "mtp_contract": next((deployment.contract_of(a) for a in plan.arms if a.drafter == "mtp"), None),
         "code": sources_digest(),
         "labels": {
             "random_weights": deployment.target.random,

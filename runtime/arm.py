@@ -18,7 +18,7 @@ class Arm:
     """
 
     name: str
-    drafter: str  # "none" or "dspark"
+    drafter: str  # "none", "dspark" (blocks) or "mtp" (a chain)
     policy: str
     layout: str
     commit: str
@@ -26,7 +26,7 @@ class Arm:
     threshold: float = 0.0  # of the threshold policy
 
     def depth(self, block: int) -> int:
-        """Draft tokens the sequential head must make."""
+        """Draft tokens to make a round."""
         if self.drafter == "none":
             return 0
         return block if self.fixed is None else min(self.fixed, block)
@@ -62,10 +62,14 @@ def parse_arm(mode: str) -> Arm:
                 threshold=_threshold(mode, value) if value else 0.0,
             )  # fmt: skip
     if name == "mtp":
-        raise UsageError(f"mode {mode} needs a chain drafter, and none is trained yet", hint="use static or compact")
+        if not detail:
+            raise UsageError(f"mode {mode!r} lacks its number of steps", hint="e.g. mtp:1 or mtp:3")
+        fixed = _window(mode, detail)
+        return Arm(name=mode, drafter="mtp", policy="fixed", layout="rectangular", commit="all", fixed=fixed)
     raise UsageError(
         f"unknown mode {mode!r}",
-        hint="none, static, static:K, no-trim, compact[:early-stop|:threshold=P|:oracle] and the same after cap-accept",
+        hint="none, static, static:K, mtp:K, no-trim, compact[:early-stop|:threshold=P|:oracle] and the same after"
+        " cap-accept",
     )
 
 

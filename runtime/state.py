@@ -100,6 +100,11 @@ class StatePool:
         self.keys[layer][page, :, offset] = keys.to(self.keys[layer].dtype)
         self.values[layer][page, :, offset] = values.to(self.values[layer].dtype)
 
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [M, K, E] that `write` stored at flat `slots` [M]."""
+        page, offset = slots // self.shape.page, slots % self.shape.page
+        return self.keys[layer][page, :, offset], self.values[layer][page, :, offset]
+
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         return self.keys[index], self.values[index]
 

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny import tiny_drafter, tiny_shape
+from tiny import tiny_drafter, tiny_shape, write_mtp
 
 from dsbench import cli
 from dsbench.errors import UsageError
@@ -267,6 +267,61 @@ def test_a_window_longer_than_the_block_is_refused(model, tmp_path):
     refused(done, 2, "block holds 4 drafts")
 
 
+def test_mtp_arms_run_beside_the_others(model, tmp_path):
+    drafter, chain = str(write_drafter(tmp_path / "drafter")), str(write_mtp(tmp_path / "chain"))
+    flags = {"drafter": drafter, "mtp_drafter": chain, "mode": "none,static:2,mtp:1,mtp:3"}
+    done = dsbench(*sweep_flags(model, tmp_path, **flags), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    body = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert body["mtp_contract"]["block"] == "3" and body["contract"]["block"] == "4"
+    assert body["mtp_contract"]["drafter"] != body["contract"]["drafter"]
+    cells = {json.loads(p.read_text())["parameters"]["mode"]: p for p in (tmp_path / "run").glob("cells/*/cell.json")}
+    assert set(cells) == {"none", "static:2", "mtp:1", "mtp:3"}
+    assert len(json.loads(cells["mtp:3"].read_text())["summary"]["window_counts"]) == 4
+    more = dsbench(*sweep_flags(model, tmp_path, drafter=drafter), "--resume", home=tmp_path)
+    assert more.returncode == 0, more.stderr
+    other = str(write_mtp(tmp_path / "other", block=5))
+    elsewhere = sweep_flags(model, tmp_path, **(flags | {"mtp_drafter": other}))
+    refused(dsbench(*elsewhere, "--resume", home=tmp_path), 6, "its mtp arms", "block: recorded 3, here 5")
+    drawn = dsbench("plot", "run", home=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+
+
+def test_mtp_in_generate_and_selftest(model, tmp_path):
+    chain = str(write_mtp(tmp_path / "chain"))
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "1 + 1"}\n{"prompt": "2 + 2"}\n')
+    base = ("--target", str(model), "--mtp-drafter", chain)
+    texts = []
+    for mode in ("none", "mtp:3"):
+        one = ("generate", *base, "--mode", mode, "--prompts", str(prompts), "--max-tokens", "8", "--json")
+        done = dsbench(*one, home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        texts.append([answer["token_ids"] for answer in json.loads(done.stdout)])
+    assert texts[0] == texts[1]
+    few = ("--prompts", "2", "--max-tokens", "6", "--batch", "1,2", "--workload", str(prompts))
+    done = dsbench("selftest", *base, "--mode", "none,mtp:2", *few, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "16 texts the same" in done.stdout and "mtp:2" in done.stdout
+
+
+def test_mtp_without_its_drafter_is_one_line(model, tmp_path):
+    block, chain = str(write_drafter(tmp_path / "drafter")), str(write_mtp(tmp_path / "chain"))
+
+    def run(*flags: str, command: str = "generate") -> Done:
+        return dsbench(command, "--target", str(model), *flags, home=tmp_path)
+
+    refused(run("--mode", "mtp:3"), 2, "need a chain drafter", "--mtp-drafter FOLDER")
+    refused(run("--mode", "none,mtp:3", command="sweep"), 2, "need a chain drafter")
+    refused(run("--mode", "mtp:3", "--mtp-drafter", "absent"), 2, "absent does not exist")
+    refused(run("--mode", "mtp:4", "--mtp-drafter", chain), 2, "mode mtp:4", "block holds 3 drafts")
+    refused(run("--mode", "mtp:4", "--mtp-drafter", chain, command="selftest"), 2, "block holds 3 drafts")
+    refused(run("--mode", "mtp:3", "--mtp-drafter", block), 2, "holds no chain drafter")
+    refused(run("--mode", "static", "--drafter", chain), 2, "holds a chain drafter", "--mtp-drafter")
+    foreign = str(write_mtp(tmp_path / "foreign", target_digest="0123456789abcdef"))
+    refused(run("--mode", "mtp:1", "--mtp-drafter", foreign), 6, "trained for target 0123456789abcdef")
+
+
 def test_resume_keeps_to_one_contract_and_one_set_of_prompts(model, tmp_path):
     drafter = str(write_drafter(tmp_path / "drafter"))
     flags = sweep_flags(model, tmp_path, drafter=drafter)
@@ -337,7 +392,18 @@ def test_bad_ranges(text):
 
 @pytest.mark.parametrize(
     "mode",
-    ["static:0", "static:x", "compact:psychic", "compact:threshold", "compact:threshold=2", "mtp:1", "none:1", ""],
+    [
+        "static:0",
+        "static:x",
+        "compact:psychic",
+        "compact:threshold",
+        "compact:threshold=2",
+        "mtp",
+        "mtp:0",
+        "mtp:x",
+        "none:1",
+        "",
+    ],
 )
 def test_bad_modes(mode):
     with pytest.raises(UsageError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import tiny_drafter, tiny_target
+from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import ToyDrafter, ToyTarget, staircase_table
 
 from dsbench.errors import UsageError
@@ -20,7 +20,7 @@ from dsbench.runtime.planner import Planner
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import Request, SamplingParams
 
-MODES = ["none", "static", "static:2", "no-trim", "compact", "compact:early-stop", "cap-accept"]
+MODES = ["none", "static", "static:2", "no-trim", "compact", "compact:early-stop", "cap-accept", "mtp:1", "mtp:3"]
 
 
 def make_requests(
@@ -40,8 +40,8 @@ def make_requests(
 def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=None, drafter=None, eos=frozenset(),
         decode=None, config=None, draft="planned"):  # fmt: skip
     target = target or tiny_target()
-    drafter = drafter or tiny_drafter(target)
     arm = parse_arm(mode)
+    drafter = drafter or (tiny_mtp(target) if arm.drafter == "mtp" else tiny_drafter(target))
     if arm.drafter == "none":
         drafter = NoDrafter(target.device)
     planner = Planner(
@@ -87,7 +87,7 @@ def make_and_run_plain():
 
 
 @pytest.mark.parametrize("rule", ["coupled", "residual"])
-@pytest.mark.parametrize("mode", ["none", "static", "static:2", "no-trim", "compact", "cap-accept"])
+@pytest.mark.parametrize("mode", ["none", "static", "static:2", "mtp:3", "no-trim", "compact", "cap-accept"])
 def test_executed_rows_are_the_planned_ones(mode, rule):
     target = ToyTarget(16)
     drafter = ToyDrafter(16, 4)

@@ -104,20 +104,32 @@ def _layer_shape(fields: Fields) -> ModelShape:
 
 def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -> None:
     """Raises EnvironmentRefused naming what differs between a drafter and the target it is to serve."""
-    sizes = (("hidden_size", shape.layer.hidden, target.hidden), ("vocab_size", shape.layer.vocab, target.vocab))
-    for name, mine, theirs in sizes:
-        if mine != theirs:
-            raise EnvironmentRefused(
-                f"drafter {shape.layer.name} does not fit target {target.name}: {name} is {mine}, the target's {theirs}"
-            )
+    check_sizes(shape.layer, target)
     if max(shape.taps) >= target.layers - 1 or min(shape.taps) < 0:
         raise EnvironmentRefused(
             f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must"
             f" lie in 0..{target.layers - 2}"
         )
-    if shape.target_digest is not None and shape.target_digest != digest:
+    check_trained_for(shape.layer.name, shape.target_digest, digest)
+
+
+def check_sizes(layer: ModelShape, target: ModelShape) -> None:
+    """Raises EnvironmentRefused if a drafter cannot read the target's states or propose its ids."""
+    for name, mine, theirs in (
+        ("hidden_size", layer.hidden, target.hidden),
+        ("vocab_size", layer.vocab, target.vocab),
+    ):
+        if mine != theirs:
+            raise EnvironmentRefused(
+                f"drafter {layer.name} does not fit target {target.name}: {name} is {mine}, the target's {theirs}"
+            )
+
+
+def check_trained_for(name: str, wanted: str | None, digest: str) -> None:
+    """Raises EnvironmentRefused if the drafter names another target than the one with `digest`."""
+    if wanted is not None and wanted != digest:
         raise EnvironmentRefused(
-            f"drafter {shape.layer.name} was trained for target {shape.target_digest}, this target is {digest}",
+            f"drafter {name} was trained for target {wanted}, this target is {digest}",
             hint="retrain it with `dsbench train`, or name its own target",
         )
 
@@ -171,13 +183,7 @@ def _check_tensors(shape: DrafterShape, weights: Mapping[str, Tensor], name: str
             optional["lm_head.weight"] = (shape.draft_vocab, shape.layer.hidden)
     if "confidence_head_free.proj.weight" in weights:
         expected["confidence_head_free.proj.bias"] = (1,)
-    for tensor, size in (expected | optional).items():
-        if tensor not in weights:
-            if tensor in expected:
-                raise UsageError(f"drafter {name} lacks the tensor {tensor}", hint="config.json says it is there")
-        elif tuple(weights[tensor].shape) != size:
-            found = list(weights[tensor].shape)
-            raise UsageError(f"drafter {name}: {tensor} has shape {found}, the config says {list(size)}")
+    check_tensors(name, weights, expected | {t: size for t, size in optional.items() if t in weights})
     layers = {f"layers.{i}.{part}.weight" for i in range(shape.layer.layers) for part in LAYER}
     for tensor in sorted(weights.keys() - expected.keys() - optional.keys() - layers):
         if not tensor.endswith("rotary_emb.inv_freq"):
@@ -188,3 +194,14 @@ def _check_tensors(shape: DrafterShape, weights: Mapping[str, Tensor], name: str
     ids = weights.get("draft_vocab_ids")
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= shape.layer.vocab):
         raise UsageError(f"drafter {name}: draft_vocab_ids reach outside the vocabulary of {shape.layer.vocab}")
+
+
+def check_tensors(folder: str, weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises UsageError naming the first tensor that lacks or misfits."""
+    for name, size in expected.items():
+        if name not in weights:
+            raise UsageError(f"drafter {folder} lacks the tensor {name}", hint="config.json says it is there")
+        if tuple(weights[name].shape) != size:
+            raise UsageError(
+                f"drafter {folder}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
+            )

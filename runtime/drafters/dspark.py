@@ -8,7 +8,6 @@ Shapes: R requests, G block, D hidden, V' draft vocabulary, r head rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch, ragged_positions
-from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target, read_drafter
+from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
 from dsbench.runtime.drafters.draft import DepthRule, Draft
 from dsbench.runtime.drafters.heads import head_feature
 from dsbench.runtime.request import Request
@@ -169,12 +168,6 @@ class DSparkDrafter:
             assert layer.k_norm is not None
             k = rms_norm(k, layer.k_norm, self.shape.layer.norm_eps)
             pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
-
-
-def load_drafter(folder: Path, target: DenseTarget) -> DSparkDrafter:
-    """The drafter of a checkpoint folder, on the target's device and in its dtype."""
-    shape, weights, digest = read_drafter(folder, target.device, target.dtype)
-    return DSparkDrafter(shape, weights, digest, target)
 
 
 def _linear(weights: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:

@@ -1,0 +1,167 @@
+"""The chain drafter at run time: one decoder layer, run again for every draft on its own last hidden state.
+
+Sources: EAGLE (arXiv 2401.15077), multi-token prediction (arXiv 2412.19437, section 2.2); top-1 chain, no tree.
+Row of the token x_i at position i: u_i = fc [h_{i-1} ; rms_norm(E(x_i))]; h_{i-1} is the target's last hidden state
+after its final norm, zeros for i = 0. The layer is causal over all earlier rows; its output after `norm`, m_i, predicts
+x_{i+1} through the target's head. Committed rows use the target's h; the rows of a chain past its first use m instead.
+Shapes: R requests, G block (steps at most), M rows, D hidden, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.linear import Projection
+from dsbench.runtime.batch import Batch
+from dsbench.runtime.drafters.draft import DepthRule, Draft
+from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
+from dsbench.runtime.request import Request
+from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
+from dsbench.runtime.state import StatePool
+from dsbench.runtime.targets.dense import MARGIN, DenseTarget, layer_weights, split_heads
+from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
+
+
+class MtpDrafter:
+    """A chain drafter beside the target whose embedding and head it borrows.
+
+    It keeps two layers in the pool from `first_layer` on: its own keys and values, and the target's hidden states, half
+    as keys and half as values.
+    """
+
+    def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
+        check_mtp_against_target(shape, target.shape, target.digest)
+        self.shape, self.digest, self.block = shape, digest, shape.block
+        self.taps: tuple[int, ...] = (target.shape.layers - 1,)
+        self.first_layer = target.shape.layers
+        self.layer = layer_weights(shape.layer, weights, "layers.0.")
+        self.context_kv = self.layer.qkv.rows(shape.layer.heads * shape.layer.head_width)
+        self.fc = Projection(weights["fc.weight"])
+        self.embed_norm, self.norm = weights["embed_norm.weight"], weights["norm.weight"]
+        self.target_norm, self.target_eps, self.embedding = target.norm, target.shape.norm_eps, target.embedding
+        ids = weights.get("draft_vocab_ids")
+        self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids.long()
+        self.unembed = target.unembed if ids is None else Projection(target.head[self.vocabulary].contiguous())
+        self.confidence: tuple[Tensor, Tensor] | None = None
+        if shape.confidence:
+            self.confidence = (weights["confidence_head.proj.weight"], weights["confidence_head.proj.bias"])
+        self.cos, self.sin = rotary_table(
+            target.shape.context + MARGIN, shape.layer.head_width, shape.layer.rope_theta, target.device
+        )
+
+    def pool_layers(self) -> tuple[tuple[int, int], ...]:
+        layer = self.shape.layer
+        return ((layer.kv_heads, layer.head_width), (1, layer.hidden // 2))
+
+    @torch.inference_mode()
+    def propose(
+        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
+    ) -> Draft:
+        """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones.
+
+        `free` is true for the first slot only, whose state no draft enters; of later slots nothing is known before
+        their row is run, and they stand at even odds (0). The first row runs for everybody, since `depth` asks for it.
+        """
+        device = self.norm.device
+        start = torch.tensor([r.committed for r in requests], dtype=torch.int64, device=device)
+        tokens = torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device)
+        table = pool.table([r.id for r in requests])
+        hidden = self.step(tokens, self._kept(start - 1, table, pool), start, table, pool)
+        confidence = hidden.new_zeros(len(requests), self.block, dtype=torch.float32)
+        confidence[:, 0] = self._confidence(hidden)
+        free = confidence.clone()
+        wanted = depth(free)
+        most = int(wanted.max())
+        drafts = tokens.new_zeros(len(requests), self.block)
+        laws = None
+        if rule == "residual":
+            laws = hidden.new_zeros(len(requests), most, self.vocabulary.shape[0], dtype=torch.float32)
+        rows = torch.arange(len(requests), device=device)
+        for j in range(most):
+            live = wanted[rows] > j
+            rows, hidden, tokens = rows[live], hidden[live], tokens[live]
+            at = start[rows] + j
+            if j:
+                hidden = self.step(tokens, hidden, at, table[rows], pool)
+                confidence[rows, j] = self._confidence(hidden)
+            tokens, law = self._draw(self.unembed(hidden), sampling.rows(rows), at + 1, rule)
+            drafts[rows, j] = tokens
+            if laws is not None and law is not None:
+                laws[rows, j] = law
+        return Draft(tokens=drafts, confidence=confidence, free=free, depth=wanted, probabilities=laws)
+
+    def step(self, tokens: Tensor, previous: Tensor, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
+        """m [R, D] of one row a request: its token [R] at positions [R], the hidden state [R, D] before it.
+
+        Writes the rows' keys and values; `observe` replaces those of a chain once the target has run the positions.
+        """
+        layer, shape = self.layer, self.shape.layer
+        batch = _one_row_each(tokens, positions, table)
+        cos, sin = self.cos[positions], self.sin[positions]
+        x = self._inputs(tokens, previous)
+        q, k, v = split_heads(layer.qkv(rms_norm(x, layer.input_norm, shape.norm_eps)), shape, layer)
+        pool.write(self.first_layer, pool.slots(batch), rotate(k, cos, sin), v)
+        keys, values = pool.layer(self.first_layer)
+        mixed = paged_attention(
+            rotate(q, cos, sin), keys, values, batch.pages, batch.cu_rows, batch.context, causal=True
+        )
+        x = x + layer.output(mixed.flatten(1))
+        x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, shape.norm_eps))))
+        return rms_norm(x, self.norm, shape.norm_eps)
+
+    @torch.inference_mode()
+    def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
+        """The target's states [M, D] of a pass, and this layer's keys and values made from them, into the rows' slots.
+
+        One layer needs no attention for that. Rows that end up rejected lie past the committed length, where nobody
+        reads, and the next pass over those positions overwrites them.
+        """
+        layer, shape = self.layer, self.shape.layer
+        hidden = rms_norm(taps, self.target_norm, self.target_eps)
+        previous = hidden.roll(1, dims=0)
+        previous[batch.cu_rows[:-1].long()] = self._kept(batch.context.long() - 1, batch.pages, pool)
+        x = rms_norm(self._inputs(batch.ids, previous), layer.input_norm, shape.norm_eps)
+        k, v = self.context_kv(x).view(x.shape[0], -1, shape.head_width).chunk(2, dim=1)
+        assert layer.k_norm is not None
+        k = rms_norm(k, layer.k_norm, shape.norm_eps)
+        slots, cos, sin = pool.slots(batch), self.cos[batch.positions], self.sin[batch.positions]
+        pool.write(self.first_layer, slots, rotate(k, cos, sin), v)
+        first, second = hidden.unsqueeze(1).chunk(2, dim=-1)
+        pool.write(self.first_layer + 1, slots, first, second)
+
+    def _inputs(self, tokens: Tensor, previous: Tensor) -> Tensor:
+        """u [M, D] of tokens [M] and the hidden states [M, D] before them."""
+        embedded = rms_norm(self.embedding[tokens], self.embed_norm, self.shape.layer.norm_eps)
+        return self.fc(torch.cat([previous, embedded], dim=-1))
+
+    def _kept(self, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
+        """The target's state [R, D] at one position [R] of each request; zeros at -1, before the text."""
+        slots = pool.slots(_one_row_each(positions, positions.clamp(min=0), table))
+        kept = torch.cat(pool.read(self.first_layer + 1, slots), dim=-1).squeeze(1).to(self.norm.dtype)
+        return kept.masked_fill(positions[:, None] < 0, 0)
+
+    def _draw(self, logits: Tensor, sampling: Sampling, positions: Tensor, rule: str) -> tuple[Tensor, Tensor | None]:
+        """Tokens [n] that stand at `positions` [n], and under the residual rule the law [n, V'] they came from."""
+        if rule != "residual":
+            return coupled_choice(logits, sampling, positions, self.vocabulary), None
+        law = distribution(logits, sampling)
+        return self.vocabulary[inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.DRAFT))], law
+
+    def _confidence(self, hidden: Tensor) -> Tensor:
+        """Logit [n] that the draft made from m [n, D] passes if those before it did; 0 without a confidence head."""
+        if self.confidence is None:
+            return hidden.new_zeros(hidden.shape[0], dtype=torch.float32)
+        return F.linear(hidden, *self.confidence).squeeze(-1).float()
+
+
+def _one_row_each(ids: Tensor, positions: Tensor, table: Tensor) -> Batch:
+    """A pass of one row a request, each right after its own context."""
+    rows = torch.arange(positions.shape[0] + 1, device=positions.device)
+    return Batch(
+        ids=ids, positions=positions, cu_rows=rows.int(), context=positions.int(), pages=table, request=rows[:-1]
+    )
