@@ -2,7 +2,8 @@
 
 Published keys (no "model." prefix): fc, hidden_norm, norm, layers.N.*, markov_head.markov_w1 / markov_w2 (gate_proj,
 joint_proj), confidence_head.proj; embed_tokens and lm_head may be absent, the target's are used.
-Extensions: mask_embedding [D] (a learned mask vector), confidence_head_free.proj (token-free), draft_vocab_ids [V'].
+Extensions: mask_embedding [D] (a learned mask vector), confidence_head_free.proj (token-free), draft_vocab_ids [V'],
+confidence_events and confidence_free_events (a row per event; at run time they replace the two heads).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.drafters.heads import KINDS, head_shapes
 from dsbench.runtime.targets.shape import ModelShape, read_config, rope_theta
 from dsbench.runtime.targets.weights import folder_digest, read_weights
@@ -127,15 +129,25 @@ def expected_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
     return expected
 
 
+def _optional_shapes(shape: DrafterShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The event heads, weight and bias, of which a checkpoint holds any part."""
+    sizes = event_shapes(shape.layer.hidden, 0 if shape.head == "none" else shape.rank)
+    held = {name.partition(".")[0] for name in weights}
+    return {name: size for name, size in sizes.items() if name.partition(".")[0] in held}
+
+
 def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[DrafterShape, dict[str, Tensor], str]:
     """Shape, tensors and digest of a drafter folder. Raises UsageError naming a tensor that lacks or misfits."""
     if not folder.is_dir():
         raise UsageError(f"drafter folder {folder} does not exist")
     shape = drafter_shape(read_config(folder), folder.name)
     weights = read_weights(folder, device, dtype)
-    for name, size in expected_shapes(shape).items():
+    for name, size in (expected_shapes(shape) | _optional_shapes(shape, weights)).items():
         if name not in weights:
-            raise UsageError(f"drafter {folder.name} lacks the tensor {name}", hint="config.json says it is there")
+            raise UsageError(
+                f"drafter {folder.name} lacks the tensor {name}",
+                hint="config.json, or its other half, says it is there",
+            )
         if tuple(weights[name].shape) != size:
             raise UsageError(
                 f"drafter {folder.name}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
