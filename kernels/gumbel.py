@@ -43,13 +43,13 @@ def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions:
         seeds.numpy(),
         positions.numpy(),
         ids.numpy(),
-        _winning_words(),
+        winning_words(),
         out,
     )
     return torch.from_numpy(out)
 
 
-def _winning_words() -> np.ndarray[Any, np.dtype[np.int64]]:
+def winning_words() -> np.ndarray[Any, np.dtype[np.int64]]:
     """For a gap d >= i / THRESHOLD_STEP, words w (24 bits) above entry i cannot give noise > d.
 
     Noise exceeds d iff the lower uniform is below 1 - exp(-exp(-d)); one word of slack covers fp32 rounding.
@@ -60,7 +60,7 @@ def _winning_words() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 @numba.njit(inline="always")
-def _philox_word(seed: Any, position: Any, vocab_id: Any) -> Any:
+def philox_word(seed: Any, position: Any, vocab_id: Any) -> Any:
     mask = np.uint64(0xFFFFFFFF)
     c0, c1 = np.uint64(vocab_id // 4), np.uint64(position)
     c2, c3 = np.uint64(0), np.uint64(0)
@@ -80,7 +80,7 @@ def _philox_word(seed: Any, position: Any, vocab_id: Any) -> Any:
 
 
 @numba.njit(inline="always")
-def _gumbel(word24: Any) -> Any:
+def gumbel_of_word(word24: Any) -> Any:
     w = min((np.float32(word24) + np.float32(0.5)) * np.float32(1.0 / (1 << 24)), np.float32(1.0 - 1.0 / (1 << 24)))
     return np.float32(-math.log(np.float32(-math.log1p(-w))))
 
@@ -96,18 +96,18 @@ def _argmax_rows(logits: Any, temperature: Any, seeds: Any, positions: Any, ids:
                 top = v
         temp = temperature[row]
         if temp > 0:
-            word = np.int64(_philox_word(seeds[row], positions[row], ids[top]) >> np.uint64(8))
-            best, best_at = x[top] / temp + _gumbel(word), top
+            word = np.int64(philox_word(seeds[row], positions[row], ids[top]) >> np.uint64(8))
+            best, best_at = x[top] / temp + gumbel_of_word(word), top
             # a token below this line cannot win whatever its noise
             floor = (best - np.float32(GUMBEL_MAX)) * temp
             for v in range(vocab):
                 if x[v] < floor or v == top:
                     continue
                 gap = best - x[v] / temp
-                word = np.int64(_philox_word(seeds[row], positions[row], ids[v]) >> np.uint64(8))
+                word = np.int64(philox_word(seeds[row], positions[row], ids[v]) >> np.uint64(8))
                 if gap > 0 and word > winning[min(int(gap * THRESHOLD_STEP), THRESHOLDS - 1)]:
                     continue
-                score = x[v] / temp + _gumbel(word)
+                score = x[v] / temp + gumbel_of_word(word)
                 if score > best or (score == best and v < best_at):
                     best, best_at = score, v
                     floor = (best - np.float32(GUMBEL_MAX)) * temp

@@ -14,10 +14,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.attention import paged_attention, paged_attention_reference
+from dsbench.kernels.draft_stats import (
+    coupled_stats,
+    coupled_stats_reference,
+    law_stats,
+    law_stats_reference,
+)
 from dsbench.kernels.gumbel import gumbel_argmax, gumbel_argmax_reference
 from dsbench.kernels.linear import Projection
 
 Inputs = dict[str, Any]
+STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,33 @@ def registry() -> tuple[Op, ...]:
             cases=((1, 1), (3, 63), (17, 1000), (5, 4097)),
             tolerance=0.0,
             why="both name a token; scores differ by an ulp of log only, and ties of that size do not occur here",
+        ),
+        Op(
+            name="coupled_stats winner",
+            compiled=lambda **inputs: coupled_stats(**inputs)[0],
+            reference=gumbel_argmax_reference,
+            make_inputs=_stats_inputs,
+            cases=STATS_CASES,
+            tolerance=0.0,
+            why="the token of gumbel_argmax",
+        ),
+        Op(
+            name="coupled_stats features",
+            compiled=lambda **inputs: coupled_stats(**inputs)[1],
+            reference=lambda **inputs: coupled_stats_reference(**inputs)[1],
+            make_inputs=_stats_inputs,
+            cases=STATS_CASES,
+            tolerance=2e-4,
+            why="scores below 64 round at 2**-18 on each side, g doubles that, and log(g + 0.1) magnifies it tenfold",
+        ),
+        Op(
+            name="law_stats",
+            compiled=lambda logits, temperature, **_: law_stats(logits, temperature),
+            reference=lambda logits, temperature, **_: law_stats_reference(logits, temperature),
+            make_inputs=_stats_inputs,
+            cases=STATS_CASES,
+            tolerance=3e-5,
+            why="an entropy of up to 10 nats from fp32 exponentials of arguments rounded at 2**-19",
         ),
         Op(
             name="paged_attention",
@@ -87,6 +121,17 @@ def _argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
         "positions": torch.randint(0, 8192, (n,), generator=generator),
         "ids": torch.randperm(vocab * 3, generator=generator)[:vocab].sort().values,
     }
+
+
+def _stats_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+    """Every fourth row is full of ties, every fourth has lost half of its tokens to top-k, one all but a token."""
+    inputs = _argmax_inputs(generator, case)
+    logits, temperature = inputs["logits"], inputs["temperature"]
+    temperature[temperature > 0] += 0.3
+    logits[1::4] = logits[1::4].round()
+    logits[2::4, 1 + case[1] // 2 :] = float("-inf")
+    logits[4:5, 1:] = float("-inf")
+    return inputs
 
 
 def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:

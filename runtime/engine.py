@@ -144,7 +144,7 @@ class Engine:
         """How many slots the drafter is to fill, once it knows the block's token-free confidences."""
         most = self.arm.depth(self.drafter.block)
         if self.config.draft == "full" or self.arm.sees_whole_block or self.arm.layout == "rectangular":
-            return lambda free: torch.full((len(requests),), most, device=free.device)
+            return lambda free: torch.full((len(requests),), most)
         return lambda free: self.planner.depth(requests, free, limits, context).clamp(max=most)
 
     def _verified(self, plan: VerifyPlan, limits: np.ndarray, depth: Tensor) -> Tensor:

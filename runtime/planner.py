@@ -156,20 +156,19 @@ class Planner:
         self.relay = ConfidenceRelay(calibrations, rule, block, self.lag)
 
     def depth(self, requests: Sequence[Request], free: Tensor, limits: Array, context: int) -> Tensor:
-        """Slots worth drafting, int64 [R]: the windows that token-free confidences [R, G] would get.
+        """Slots worth drafting, int64 [R] on the host: the windows that token-free confidences [R, G] would get.
 
         They are known before any token of the block is drawn, so the sequential head stops early without anticipating.
         Policies that do not weigh cost want the whole block.
         """
         if self.replay is not None:
-            return torch.tensor([self.replay[r.id, r.rounds] for r in requests], device=free.device)
+            return torch.tensor([self.replay[r.id, r.rounds] for r in requests])
         if self.arm.policy not in ("argmax", "early-stop") or self.table is None:
-            return torch.full((len(requests),), self.block, device=free.device)
+            return torch.full((len(requests),), self.block)
         conditional = self.relay.conditional(requests, free.double().cpu().numpy(), "free")
         survival = np.cumprod(conditional, axis=1)
         choice = want_tier(survival, limits, self.table, context)
-        limit = torch.from_numpy(limits).to(free.device)
-        return allocate(torch.from_numpy(survival).to(free.device), limit, choice.rows - len(requests))
+        return allocate(torch.from_numpy(survival), torch.from_numpy(limits), choice.rows - len(requests))
 
     def plan(
         self, requests: Sequence[Request], draft: Draft, limits: Array, context: int

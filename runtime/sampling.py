@@ -13,6 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from dsbench.kernels.draft_stats import coupled_stats, law_stats
 from dsbench.kernels.gumbel import gumbel_argmax
 from dsbench.kernels.philox import uniforms
 from dsbench.runtime.request import Request
@@ -38,7 +39,7 @@ class Sampling:
     round: Tensor  # int64, verify rounds so far
     plain: bool  # nobody uses top-k or top-p
 
-    def rows(self, index: Tensor) -> Sampling:
+    def rows(self, index: Tensor | slice) -> Sampling:
         """The settings of rows that belong to requests `index` [n]."""
         return Sampling(
             temperature=self.temperature[index],
@@ -71,7 +72,8 @@ def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.plain:
         return x
     ordered, order = x.sort(dim=-1, descending=True, stable=True)
-    k = torch.where(sampling.top_k > 0, sampling.top_k, x.shape[-1]).clamp(max=x.shape[-1])
+    limited = (sampling.top_k > 0) & (sampling.temperature > 0)
+    k = torch.where(limited, sampling.top_k, x.shape[-1]).clamp(max=x.shape[-1])
     kth = ordered.gather(-1, (k - 1)[:, None])
     x = x.masked_fill(x < kth, float("-inf"))
     tempered = ordered.masked_fill(ordered < kth, float("-inf")) / _scale(sampling)
@@ -93,6 +95,18 @@ def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: T
     """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] names the columns' vocabulary ids."""
     x = admissible(logits, sampling)
     return ids[gumbel_argmax(x, sampling.temperature, sampling.seed, positions, ids)]
+
+
+def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """`coupled_choice` and the features [n, 6] of the law it drew from (kernels/draft_stats.py)."""
+    x = admissible(logits, sampling)
+    winner, features = coupled_stats(x, sampling.temperature, sampling.seed, positions, ids)
+    return ids[winner], features
+
+
+def law_features(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Features [n, 6] that know no noise, so that they anticipate no draw."""
+    return law_stats(admissible(logits, sampling), sampling.temperature)
 
 
 def keyed_uniforms(sampling: Sampling, positions: Tensor, purpose: Purpose) -> Tensor:

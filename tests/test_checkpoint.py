@@ -12,7 +12,7 @@ from tiny import tiny_target
 
 from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.drafters.checkpoint import drafter_shape
-from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.state import PoolShape, StatePool
@@ -165,5 +165,5 @@ def test_a_checkpoint_runs_as_the_dense_forward(name, tmp_path):
 )
 def test_a_saved_config_reads_back_the_windows(windows, causal):
     shape = replace(drafter_shape(SIZES | {"mask_token_id": None}, "d"), windows=windows, causal=causal)
-    back = drafter_shape(drafter_config(shape, 4, 6), shape.layer.name)
+    back = drafter_shape(drafter_config(shape, 4, chain=False), shape.layer.name)
     assert back == replace(shape, windows=windows or (None,) * 3, causal=causal or (False,) * 3)

@@ -9,7 +9,7 @@ from tiny import tiny_target
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.checkpoint import drafter_shape
-from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.runtime.drafters.load import load_drafter
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 REQUIRED = (

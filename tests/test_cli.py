@@ -14,13 +14,15 @@ from unittest import mock
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny import tiny_drafter, tiny_shape, write_mtp
 
 from dsbench import cli
 from dsbench.errors import UsageError
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.drafters.checkpoint import read_drafter
+from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.request import SamplingParams
 from dsbench.runtime.targets.dense import random_weights
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
@@ -173,6 +175,22 @@ def test_bad_drafters(model, tmp_path):
     refused(dsbench(*run, str(hidden), home=tmp_path), 2, "fc.weight")
     vocab = write_drafter(tmp_path / "vocab", target_layer_ids=[0, 3])
     refused(dsbench(*run, str(vocab), home=tmp_path), 6, "target_layer_ids")
+
+
+def test_event_heads_that_misfit_are_refused_by_name(tmp_path):
+    file = write_drafter(tmp_path / "drafter") / "model.safetensors"
+    weights = load_file(file)
+    fits = {name: torch.zeros(size) for name, size in event_shapes(32, 8).items()}
+    save_file(weights | fits, file)
+    held = read_drafter(file.parent, torch.device("cpu"), torch.float32)[1]
+    assert held["confidence_events.weight"].shape == (3, 32 + 8 + 6)
+    for name in fits:
+        save_file(weights | fits | {name: torch.zeros(2, 5)}, file)
+        with pytest.raises(UsageError, match=rf"{name} has shape \[2, 5\]"):
+            read_drafter(file.parent, torch.device("cpu"), torch.float32)
+        save_file(weights | {k: v for k, v in fits.items() if k != name}, file)
+        with pytest.raises(UsageError, match=f"lacks the tensor {name}"):
+            read_drafter(file.parent, torch.device("cpu"), torch.float32)
 
 
 def test_bad_prompts_and_numbers(model, tmp_path):

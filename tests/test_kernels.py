@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.draft_stats import coupled_stats, coupled_stats_reference, law_stats
+from dsbench.kernels.gumbel import gumbel_argmax
+from dsbench.kernels.philox import gumbel_noise
 from dsbench.kernels.registry import registry
 
 KEPT = ("keys", "values")
@@ -63,3 +68,35 @@ def test_attention_of_a_request_does_not_depend_on_its_neighbours():
             "cu_rows": torch.tensor([0, last - first], dtype=torch.int32),
         }  # fmt: skip
         assert torch.equal(paged_attention(**alone), whole[first:last])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])
+def test_the_draw_with_features_is_the_draw_without(spread):
+    """Bit for bit, cold and hot, with exact ties: every logit and every id stands twice."""
+    generator = torch.Generator().manual_seed(2)
+    logits = (torch.randn(60, 1500, generator=generator) * spread).repeat_interleave(2, dim=1)[:, :2999]
+    logits[::5, 4:] = float("-inf")
+    temperature = torch.tensor([0.0, 0.01, 0.4, 1.0, 1.7, 6.0]).repeat(10)
+    seeds = torch.randint(-(2**62), 2**62, (60,), generator=generator)
+    rest = (temperature, seeds, torch.arange(60) * 31, torch.arange(2999) // 2)
+    winner, features = coupled_stats(logits, *rest)
+    assert torch.equal(winner, gumbel_argmax(logits, *rest))
+    assert torch.equal(winner, coupled_stats_reference(logits, *rest)[0])
+    assert (features[:, 4] == 0).sum() > 55
+
+
+def test_features_of_laws_known_in_closed_form():
+    inf, clipped = float("inf"), math.log(10.1)
+    two, even = math.log(2.0), [math.log(2.0), -math.log(2.0), 0.0, math.log(0.1)]
+    certain = [0.0, 0.0, 10.0, clipped]
+    odds = [two - 0.75 * math.log(3.0) + two, math.log(0.75), math.log(3.0), math.log(math.log(3.0) + 0.1)]
+    logits = torch.tensor([[5.0, 5.0, -inf], [-inf, 2.0, -inf], [0.0, math.log(9.0), -inf], [0.0, 300.0, -inf]])
+    temperature = torch.tensor([0.7, 1.3, 2.0, 0.0])
+    found = law_stats(logits, temperature)
+    assert torch.allclose(found[:, :4], torch.tensor([even, certain, odds, certain]), atol=1e-6)
+    assert torch.equal(found[:, 4:], torch.tensor([0.0, math.log(0.1)]).expand(4, 2))
+    assert torch.allclose(law_stats(torch.tensor([[3.0]]), torch.ones(1))[0, :4], torch.tensor(certain), atol=1e-6)
+    noise = gumbel_noise(torch.tensor([8]), torch.tensor([4]), torch.tensor([6, 9]))[0]
+    rest = (torch.ones(1), torch.tensor([8]), torch.tensor([4]), torch.tensor([6, 9]))
+    gap = coupled_stats(torch.tensor([[1.0, 1.5]]), *rest)[1][0, 4]
+    assert float(gap) == pytest.approx(abs(float(1.0 + noise[0] - 1.5 - noise[1])), abs=1e-6)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from dsbench.runtime.drafters.checkpoint import DrafterShape, expected_shapes
 from dsbench.runtime.drafters.dspark import DSparkDrafter
+from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, expected_mtp_shapes
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
@@ -35,7 +36,10 @@ def tiny_target_weights(seed: int = 0) -> dict[str, torch.Tensor]:
     return {k: w * (8 if w.dim() == 2 else 1) for k, w in weights.items()}
 
 
-def tiny_drafter(target: DenseTarget, *, block: int = 4, head: str = "vanilla", vocab: int = 64) -> DSparkDrafter:
+def tiny_drafter(
+    target: DenseTarget, *, block: int = 4, head: str = "vanilla", vocab: int = 64, events: bool = False
+) -> DSparkDrafter:
+    """`events`: with a confidence head per event, drawn after the other weights, which stay as they are."""
     shape = DrafterShape(
         layer=replace(tiny_shape(layers=2, qk_norm=True), tied=False), block=block, taps=(0, 2), head=head, rank=8,
         confidence=True, confidence_with_token=True, mask_token=None, draft_vocab=vocab, target_digest=None,
@@ -48,6 +52,9 @@ def tiny_drafter(target: DenseTarget, *, block: int = 4, head: str = "vanilla", 
         weights[name] = torch.ones(size) if one else torch.randn(size, generator=generator) * 0.3
     weights["confidence_head_free.proj.weight"] = torch.randn(1, 32, generator=generator) * 0.3
     weights["confidence_head_free.proj.bias"] = torch.zeros(1)
+    if events:
+        for name, size in event_shapes(32, 0 if head == "none" else 8).items():
+            weights[name] = torch.randn(size, generator=generator) * 0.3
     if vocab != 64:
         weights["draft_vocab_ids"] = torch.arange(0, 64, 64 // vocab, dtype=torch.int32)[:vocab]
     for borrowed in ("embed_tokens.weight", "lm_head.weight"):

@@ -2,7 +2,8 @@
 
 Published keys (no "model." prefix): fc, hidden_norm, norm, layers.N.*, markov_head.markov_w1 / markov_w2 (gate_proj,
 joint_proj), confidence_head.proj; embed_tokens and lm_head may be absent, the target's are used.
-Extensions: mask_embedding [D] (a learned mask vector), confidence_head_free.proj (token-free), draft_vocab_ids [V'].
+Extensions: mask_embedding [D] (a learned mask vector), confidence_head_free.proj (token-free), draft_vocab_ids [V'],
+confidence_events and confidence_free_events (a row per event; at run time they replace the two heads).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.drafters.fields import Fields, layer_attention
 from dsbench.runtime.drafters.heads import KINDS, head_shapes
 from dsbench.runtime.targets.shape import ModelShape, read_config, rope_theta
@@ -162,6 +164,7 @@ def optional_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
         "draft_vocab_ids": (shape.draft_vocab,),
         "confidence_head_free.proj.weight": (1, d),
         "confidence_head_free.proj.bias": (1,),
+        **event_shapes(d, 0 if shape.head == "none" else shape.rank),
     }
 
 
@@ -175,32 +178,34 @@ def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tupl
     return shape, weights, folder_digest(folder)
 
 
-def _check_tensors(shape: DrafterShape, weights: Mapping[str, Tensor], name: str) -> None:
+def _check_tensors(shape: DrafterShape, weights: Mapping[str, Tensor], drafter: str) -> None:
     expected, optional = expected_shapes(shape), optional_shapes(shape)
     if shape.draft_vocab != shape.layer.vocab:
         expected["draft_vocab_ids"] = optional.pop("draft_vocab_ids")
         if weights.get("lm_head.weight", torch.empty(0)).shape[0] == shape.draft_vocab:
             optional["lm_head.weight"] = (shape.draft_vocab, shape.layer.hidden)
-    if "confidence_head_free.proj.weight" in weights:
-        expected["confidence_head_free.proj.bias"] = (1,)
-    check_tensors(name, weights, expected | {t: size for t, size in optional.items() if t in weights})
+    for name in ("confidence_head_free.proj", "confidence_events", "confidence_free_events"):
+        for part, other in ((".weight", ".bias"), (".bias", ".weight")):
+            if name + part in weights:
+                expected[name + other] = optional[name + other]
+    check_tensors(drafter, weights, expected | {t: size for t, size in optional.items() if t in weights})
     layers = {f"layers.{i}.{part}.weight" for i in range(shape.layer.layers) for part in LAYER}
     for tensor in sorted(weights.keys() - expected.keys() - optional.keys() - layers):
         if not tensor.endswith("rotary_emb.inv_freq"):
             raise UsageError(
-                f"drafter {name} holds the tensor {tensor}, which its config.json does not speak of",
+                f"drafter {drafter} holds the tensor {tensor}, which its config.json does not speak of",
                 hint="running without it would run another model",
             )
     ids = weights.get("draft_vocab_ids")
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= shape.layer.vocab):
-        raise UsageError(f"drafter {name}: draft_vocab_ids reach outside the vocabulary of {shape.layer.vocab}")
+        raise UsageError(f"drafter {drafter}: draft_vocab_ids reach outside the vocabulary of {shape.layer.vocab}")
 
 
 def check_tensors(folder: str, weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raises UsageError naming the first tensor that lacks or misfits."""
     for name, size in expected.items():
         if name not in weights:
-            raise UsageError(f"drafter {folder} lacks the tensor {name}", hint="config.json says it is there")
+            raise UsageError(f"drafter {folder} lacks the tensor {name}", hint="config.json, or its other half, says it is there")
         if tuple(weights[name].shape) != size:
             raise UsageError(
                 f"drafter {folder}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"

@@ -26,7 +26,8 @@ class Draft:
     depth: Tensor  # [R] int64, columns that were drafted
 
 
-DepthRule = Callable[[Tensor], Tensor]  # token-free confidence logits [R, G] -> slots worth drafting, int64 [R]
+# token-free confidence logits [R, G] -> slots worth drafting, int64 [R] on the host, where loops are counted
+DepthRule = Callable[[Tensor], Tensor]
 
 
 class Drafter(Protocol):

@@ -37,7 +37,8 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
         layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),
         block=options.block, taps=options.taps, head=options.head, rank=0 if options.head == "none" else options.rank,
         confidence=True, confidence_with_token=options.head != "none", mask_token=None, draft_vocab=draft_vocab,
-        target_digest=target.digest,
+        target_digest=target.digest, windows=(options.window,) * options.layers if options.window else (),
+        causal=(False,) * options.layers if options.window else (),
     )  # fmt: skip
 
 

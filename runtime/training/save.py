@@ -19,6 +19,7 @@ from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.module import DrafterModule
 
 SHARD_BYTES = 15 << 20
+CHAIN_DROPS = ("confidence_events", "confidence_free_events", "confidence_head_free")
 
 
 def drafter_config(shape: DrafterShape, target_layers: int, *, chain: bool) -> dict[str, Any]:
@@ -73,8 +74,10 @@ def _attention_config(shape: DrafterShape) -> dict[str, Any]:
 
 def drafter_tensors(module: DrafterModule | ChainModule, vocabulary: Tensor) -> dict[str, Tensor]:
     """The checkpoint's tensors on the CPU, bf16; `draft_vocab_ids` int32."""
-    named = ((name.removeprefix("confidences."), p) for name, p in module.named_parameters())
-    tensors = {name: p.detach().to(torch.bfloat16).cpu().contiguous() for name, p in named}
+    named = {name.removeprefix("confidences."): p for name, p in module.named_parameters()}
+    if isinstance(module, ChainModule):  # its arms never plan: the one head is enough
+        named = {name: p for name, p in named.items() if not name.startswith(CHAIN_DROPS)}
+    tensors = {name: p.detach().to(torch.bfloat16).cpu().contiguous() for name, p in named.items()}
     if module.shape.draft_vocab != module.shape.layer.vocab:
         tensors["draft_vocab_ids"] = vocabulary.to(torch.int32).cpu()
     return tensors

@@ -1,0 +1,250 @@
+"""The coupled draw of a draft and six features of the law q it was drawn from, in one walk over the logits.
+
+Features of a row z [V'] at temperature T (T = 0: the features of T = 1), fp32, in this order:
+0 entropy of softmax(z / T) in nats; 1 log of its largest probability; 2 m = (largest - second largest z) / T, at most
+CLIP; 3 log(m + SHIFT); 4 g = best - second best of z / T + Gumbel noise, at most CLIP (T = 0: m); 5 log(g + SHIFT).
+`law_stats` knows no noise and has g = 0: under the residual rule a confidence must not anticipate the drawn token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsbench.kernels.gumbel import THRESHOLD_STEP, THRESHOLDS, gumbel_of_word, philox_word, winning_words
+from dsbench.kernels.philox import GUMBEL_MAX, gumbel_noise
+
+FEATURES = 6
+CLIP, SHIFT = 10.0, 0.1
+BLOCK = 64  # logits that share one maximum: a block that cannot matter is skipped whole
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+LOWEST = -3.4028235e38
+
+
+def coupled_stats_reference(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Winner [n] int64 as `gumbel_argmax` names it, features [n, 6]. Arguments as there; logits may hold -inf."""
+    z, hot = logits.float(), temperature > 0
+    noisy = torch.where(hot[:, None], z / _scale(temperature) + gumbel_noise(seeds, positions, ids), z)
+    features = law_stats_reference(z, temperature)
+    gap = torch.where(hot, _top_gap(noisy).clamp(max=CLIP), features[:, 2])
+    features[:, 4], features[:, 5] = gap, (gap + SHIFT).log()
+    return noisy.argmax(dim=-1), features
+
+
+def law_stats_reference(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Features [n, 6] of logits [n, V'] at temperature fp32 [n], with g = 0."""
+    z, scale = logits.float(), _scale(temperature)
+    log_q = (z / scale).log_softmax(dim=-1)
+    margin = (_top_gap(z) / scale.squeeze(-1)).clamp(max=CLIP)
+    none = torch.zeros_like(margin)
+    columns = (
+        torch.special.entr(log_q.exp()).sum(-1), log_q.amax(-1), margin, (margin + SHIFT).log(), none,
+        (none + SHIFT).log(),
+    )  # fmt: skip
+    return torch.stack(columns, dim=1)
+
+
+def coupled_stats(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As the reference. On the CPU through the compiled kernel."""
+    if logits.device.type != "cpu":
+        return coupled_stats_reference(logits, temperature, seeds, positions, ids)
+    return _run(logits, temperature, seeds.numpy(), positions.numpy(), ids.numpy(), True)
+
+
+def law_stats(logits: Tensor, temperature: Tensor) -> Tensor:
+    """As the reference. On the CPU through the compiled kernel."""
+    if logits.device.type != "cpu":
+        return law_stats_reference(logits, temperature)
+    none = np.empty(0, np.int64)
+    return _run(logits, temperature, none, none, none, False)[1]
+
+
+def _run(
+    logits: Tensor, temperature: Tensor, seeds: Any, positions: Any, ids: Any, noisy: bool
+) -> tuple[Tensor, Tensor]:
+    winner = torch.empty(logits.shape[0], dtype=torch.int64)
+    features = torch.empty(logits.shape[0], FEATURES)
+    _stats_rows(
+        logits.float().contiguous().numpy(), temperature.float().numpy(), seeds, positions, ids, winning_words(),
+        noisy, winner.numpy(), features.numpy(),
+    )  # fmt: skip
+    return winner, features
+
+
+def _scale(temperature: Tensor) -> Tensor:
+    return torch.where(temperature > 0, temperature, torch.ones_like(temperature))[:, None]
+
+
+def _top_gap(x: Tensor) -> Tensor:
+    """Largest - second largest of each row; infinite where there is no second."""
+    if x.shape[-1] == 1:
+        return torch.full_like(x[:, 0], float("inf"))
+    top = x.topk(2, dim=-1).values
+    return top[:, 0] - top[:, 1]
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _stats_rows(
+    logits: Any, temperature: Any, seeds: Any, positions: Any, ids: Any, winning: Any, noisy: bool, winner: Any,
+    features: Any,
+) -> None:  # fmt: skip
+    for row in numba.prange(logits.shape[0]):
+        x, out = logits[row], features[row]
+        temp = temperature[row] if temperature[row] > 0 else np.float32(1)
+        tops = _block_tops(x)
+        top = _find(x, tops, -1)
+        second = _find(x, tops, top)
+        margin = np.float32(CLIP)
+        if second >= 0:
+            margin = min((x[top] - x[second]) / temp, margin)
+        mass, fall = _exponential_sums(x, x[top], np.float32(LOG2E) / temp)
+        gap = np.float32(0)
+        if noisy:
+            gap = margin
+            if temperature[row] > 0:
+                top, gap = _perturbed(x, tops, top, second, temp, seeds[row], positions[row], ids, winning)
+            winner[row] = top
+        out[0] = math.log(mass) + fall / mass
+        out[1] = -math.log(mass)
+        out[2], out[3] = margin, math.log(margin + np.float32(SHIFT))
+        out[4], out[5] = gap, math.log(gap + np.float32(SHIFT))
+
+
+@numba.njit(fastmath={"nnan", "nsz", "reassoc"})
+def _block_tops(x: Any) -> Any:
+    """The maximum of each BLOCK logits, [ceil(V' / BLOCK)]."""
+    tops = np.empty((x.shape[0] + BLOCK - 1) // BLOCK, np.float32)
+    for b in range(tops.shape[0]):
+        top = np.float32(-np.inf)
+        for v in range(b * BLOCK, min((b + 1) * BLOCK, x.shape[0])):
+            top = x[v] if x[v] > top else top
+        tops[b] = top
+    return tops
+
+
+@numba.njit
+def _find(x: Any, tops: Any, but: int) -> int:
+    """Index of the largest logit but `but`, the lowest of equals; -1 where there is none."""
+    found, block = -1, but // BLOCK
+    if but >= 0:
+        for v in range(block * BLOCK, min((block + 1) * BLOCK, x.shape[0])):
+            if v != but and (found < 0 or x[v] > x[found]):
+                found = v
+    best = -1
+    for b in range(tops.shape[0]):
+        if (but < 0 or b != block) and (best < 0 or tops[b] > tops[best]):
+            best = b
+    if best >= 0 and (found < 0 or tops[best] > x[found] or (tops[best] == x[found] and best < block)):
+        found = best * BLOCK
+        while x[found] != tops[best]:
+            found += 1
+    return found
+
+
+@numba.njit(fastmath={"nnan", "nsz", "reassoc", "contract"})
+def _exponential_sums(x: Any, top: Any, scale: Any) -> Any:
+    """(sum of e, sum of e d) for e = exp(-d), d = (top - x) / T, scale = log2(e) / T; fp64 over fp32 parts.
+
+    The polynomial of `attention`: libm's scalar exp would take most of the kernel's time.
+    """
+    mass, fall = 0.0, 0.0
+    parts = np.empty(4 * BLOCK, np.float32)
+    powers = np.empty(4 * BLOCK, np.int32)
+    for first in range(0, x.shape[0], 4 * BLOCK):
+        count = min(4 * BLOCK, x.shape[0] - first)
+        for t in range(count):
+            y = max((x[first + t] - top) * scale, np.float32(-126.0))
+            n = np.floor(y + np.float32(0.5))
+            f = (y - n) * np.float32(LN2)
+            z = np.float32(1.0 / 720) * f + np.float32(1.0 / 120)
+            z = z * f + np.float32(1.0 / 24)
+            z = z * f + np.float32(1.0 / 6)
+            z = z * f + np.float32(0.5)
+            parts[t] = (z * f + np.float32(1)) * f + np.float32(1)
+            powers[t] = (np.int32(n) + np.int32(127)) << np.int32(23)
+        two = powers.view(np.float32)
+        e: Any = np.float32(0)
+        d: Any = np.float32(0)
+        for t in range(count):
+            part = parts[t] * two[t]
+            e += part
+            d += part * max((x[first + t] - top) * scale, np.float32(-126.0))
+        mass += e
+        fall -= d * LN2
+    return mass, fall
+
+
+@numba.njit
+def _perturbed(
+    x: Any, tops: Any, top: int, second: int, temp: Any, seed: Any, position: Any, ids: Any, winning: Any
+) -> Any:
+    """(index of the best z / T + noise, its lead over the second best, at most CLIP); lowest index wins a tie.
+
+    A number is made only where it could change either: above the second best score, and above best - CLIP.
+    """
+    word = np.int64(philox_word(seed, position, ids[top]) >> np.uint64(8))
+    best, best_at, line = x[top] / temp + gumbel_of_word(word), top, np.float32(LOWEST)
+    other = np.float32(-np.inf)
+    if second >= 0 and x[second] > np.float32(LOWEST):
+        word = np.int64(philox_word(seed, position, ids[second]) >> np.uint64(8))
+        other = x[second] / temp + gumbel_of_word(word)
+        if other > best or (other == best and second < best_at):
+            best, best_at, other = other, second, best
+    line = max(other, best - np.float32(CLIP))
+    floor = max((line - np.float32(GUMBEL_MAX)) * temp, np.float32(LOWEST))
+    words = np.empty(BLOCK, np.int64)
+    for b in range(tops.shape[0]):
+        if tops[b] < floor:
+            continue
+        count = min(BLOCK, x.shape[0] - b * BLOCK)
+        lowest = _block_words(seed, position, ids, b * BLOCK, count, words)
+        if lowest > _most_winning(line - tops[b] / temp, winning):
+            continue
+        for v in range(b * BLOCK, b * BLOCK + count):
+            word = words[v - b * BLOCK]
+            if x[v] < floor or v in (top, second) or word > _most_winning(line - x[v] / temp, winning):
+                continue
+            score = x[v] / temp + gumbel_of_word(word)
+            if score > best or (score == best and v < best_at):
+                best, best_at, other = score, v, best
+            elif score > other:
+                other = score
+            line = max(other, best - np.float32(CLIP))
+            floor = max((line - np.float32(GUMBEL_MAX)) * temp, np.float32(LOWEST))
+    return best_at, min(best - other, np.float32(CLIP))
+
+
+@numba.njit(inline="always")
+def _most_winning(gap: Any, winning: Any) -> Any:
+    """The largest word whose noise may exceed `gap`."""
+    return winning[min(int(gap * THRESHOLD_STEP), THRESHOLDS - 1)] if gap > 0 else np.int64(1 << 24)
+
+
+@numba.njit
+def _block_words(seed: Any, position: Any, ids: Any, first: int, count: int, words: Any) -> Any:
+    """`philox_word` >> 8 of ids[first : first + count] into `words`, and their least; without branches, for SIMD."""
+    mask = np.uint64(0xFFFFFFFF)
+    low, high, at = np.uint64(seed) & mask, (np.uint64(seed) >> np.uint64(32)) & mask, np.uint64(position)
+    least = np.int64(1 << 24)
+    for t in range(count):
+        c0, c1, c2, c3 = np.uint64(ids[first + t] >> 2) & mask, at, np.uint64(0), np.uint64(0)
+        k0, k1 = low, high
+        for _ in range(10):
+            a, b = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+            c0, c1, c2, c3 = (b >> np.uint64(32)) ^ c1 ^ k0, b & mask, (a >> np.uint64(32)) ^ c3 ^ k1, a & mask
+            k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+        lane = ids[first + t] & 3
+        even, odd = c2 if lane & 2 else c0, c3 if lane & 2 else c1
+        words[t] = np.int64((odd if lane & 1 else even) >> np.uint64(8))
+    for t in range(count):
+        least = min(least, words[t])
+    return least
