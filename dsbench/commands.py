@@ -8,21 +8,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, has_drafter, pick_device
 from dsbench.errors import DsbenchError, UsageError
-from dsbench.printing import print_calibrations, print_fit, print_lengths, print_plan
+from dsbench.printing import print_fit, print_lengths, print_plan, print_report
 from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.fit import FitReport
 from dsbench.profiles.samples import samples_path, save_samples
-from dsbench.ranges import parse_range
+from dsbench.ranges import parse_events, parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.request import SamplingParams
 from dsbench.runtime.targets.catalogue import default_home
 from dsbench.settings import RunConfig
 from dsbench.store import RunStore
@@ -206,31 +205,55 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
         )
 
 
-def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events: str) -> None:
-    from dsbench.calibrate import Rule
+def calibrate(
+    config: RunConfig, *, out: Path, batch: int, prompts: int, events: str, plots: Path | None
+) -> None:  # fmt: skip
     from dsbench.calibrate import calibrate as fit
+    from dsbench.plots_reliability import draw_reliability
+    from dsbench.profiles.calibration_report import report_path
     from dsbench.sweep import split_workloads
 
-    wanted: list[tuple[Rule, float]] = []
-    for text in events.split(","):
-        rule, _, temperature = text.strip().partition("@")
-        if rule not in ("coupled", "residual") or not temperature:
-            raise UsageError(f"event {text!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7")
-        wanted.append((cast(Rule, rule), _number(temperature)))
+    wanted = parse_events(events)
     if batch < 1 or prompts < 2 or config.max_tokens < 2:
         raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
-    for _, heat in wanted:
-        SamplingParams(temperature=heat)
     _file_to_write(out)
+    _file_to_write(report_path(out))
+    _writable(plots)
     deployment = deploy(config)
-    calibrations, everything, lengths = fit(
+    calibrations, report, lengths = fit(
         deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
         batch=batch, seed=config.seed, events=wanted, notice=note,
     )  # fmt: skip
     calibrations.save(out)
-    print_calibrations(everything)
+    report.save(report_path(out))
+    print_report(report)
     print_lengths(lengths)
-    print(f"calibration: {out}")
+    print(f"calibration: {out}, its report: {report_path(out)}")
+    for picture in draw_reliability(report, plots) if plots is not None else ():
+        print(picture)
+
+
+def drafters(
+    config: RunConfig, folders: Sequence[Path], names: Sequence[str], *, out: Path, batch: int, prompts: int,
+    events: str, time: str | None,
+) -> None:  # fmt: skip
+    from dsbench.drafters import DraftersPlan, check_folders, compare
+    from dsbench.drafters_table import print_comparison, write_csv
+    from dsbench.plots_drafters import draw_decay
+    from dsbench.sweep import split_workloads
+
+    plan = DraftersPlan(
+        workloads=tuple(split_workloads(config.workload)), events=parse_events(events), prompts=prompts,
+        max_tokens=config.max_tokens, batch=batch, seed=config.seed,
+        batches=parse_range(time, what="time") if time else (),
+    )  # fmt: skip
+    check_folders(folders, names)
+    _writable(out)
+    comparison = compare(deploy(config, need_drafter=False), folders, names, plan, out, note)
+    write_csv(comparison, out / "drafters.csv")
+    print_comparison(comparison)
+    for path in (out / "drafters.json", out / "drafters.csv", *draw_decay(comparison, out)):
+        print(path)
 
 
 def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:
