@@ -110,16 +110,22 @@ class Comparison:
                         yield drafter, acceptance(workload, event, own, seed)
 
     def differences(self) -> Iterator[tuple[DrafterEntry, Difference]]:
-        """The first drafter less each other one, where both ran."""
+        """The first drafter less each other one, where both ran the same prompts."""
         seed = int(self.conditions["seed"])
         for event in self.events():
             first = self.counts(self.drafters[0], event)
             for other in self.drafters[1:]:
                 theirs = self.counts(other, event)
-                for workload in (w for w in first if w in theirs):
+                for workload in (w for w in first if w in theirs and self._alike(other, event, w)):
                     found = difference(workload, event, first[workload], theirs[workload], seed)
                     if found is not None:
                         yield other, found
+
+    def _alike(self, other: DrafterEntry, event: EventKey, workload: str) -> bool:
+        """Whether the first drafter and this one ran the same prompts, not only ones of the same names."""
+        parts = self.workloads() if workload == ALL else [workload]
+        sides = [[c.prompts_digest for w in parts if (c := d.cell(event, w))] for d in (self.drafters[0], other)]
+        return sides[0] == sides[1]
 
     def save(self, path: Path, *, results: bool = False) -> None:
         """The counts, and with `results` what they come to: the bootstrap takes seconds, so not after every cell."""

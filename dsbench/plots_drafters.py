@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
+RARE = 30  # trials of a depth below which its point is hollow: there the interval is too narrow
 FEW = 16  # prompts below which the picture says so loudly
 
 Line = tuple[str, Acceptance]  # a drafter's name and its numbers
@@ -35,8 +36,8 @@ def draw_decay(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
     lines = [
         f"{facts['device']}; {facts['target_name']}; {facts['dtype']}; {', '.join(comparison.workloads())}; at most"
         f" {facts['max_tokens']} tokens; whole block verified; seed {facts['seed']}",
-        f"n = {_span(prompts)} prompts a line, the same for every drafter; bands: 95% intervals over prompts; trials at"
-        " depth 1 and at the last depth beside each line's name",
+        f"n = {_span(prompts)} prompts a line, the same for every drafter; bands: 95% intervals over prompts; beside"
+        f" each name its trials at the first and the last depth; hollow: under {RARE} trials, do not trust the band",
     ]
     loud = f"FEW PROMPTS (n = {min(prompts)}): intervals are rough" if min(prompts) < FEW else ""
     lanes, columns = small_grid(len(panels))
@@ -59,7 +60,10 @@ def _panel(axes: Axes, event: EventKey, lines: Sequence[Line], names: Sequence[s
         at = names.index(name)
         look: dict[str, Any] = {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)]}
         trials = f"{row.trials[0]} to {row.trials[depths[-1] - 1]} trials" if depths else "no trials"
-        axes.plot(depths, values, label=f"{name} ({trials})", linewidth=1.8, markersize=4.5, **look)
+        axes.plot(depths, values, label=f"{name} ({trials})", linewidth=1.8, markersize=5, **look)
+        rare = [(k, p.value) for k, p in known if row.trials[k - 1] < RARE]
+        for k, value in rare:
+            axes.plot(k, value, markerfacecolor="white", markersize=5, linestyle="none", **look)
         banded = [(k, p.low, p.high) for k, p in known if p.low is not None and p.high is not None]
         if banded:
             k, low, high = zip(*banded, strict=True)
