@@ -201,12 +201,10 @@ def drafters_command(
     time: Annotated[str | None, typer.Option(help="Batch sizes to time drafting at, e.g. 1,16.")] = None,
 ) -> None:  # fmt: skip
     """Compare drafters on the same prompts, whole blocks verified: accepted length, acceptance by depth, draft time."""
-    from dsbench import commands
+    from dsbench.drafters import drafters
 
     config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
-    commands.drafters(
-        config, folders, tuple(name or ()), out=out, batch=batch, prompts=prompts, events=events, time=time
-    )
+    drafters(config, folders, tuple(name or ()), out=out, batch=batch, prompts=prompts, events=events, time=time)
 
 
 @app.command("train")

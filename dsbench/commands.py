@@ -40,7 +40,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
     _file_to_write(out)
-    _writable(plots)
+    writable_folder(plots)
     deployment = deploy(config)
     longest = longest_context(deployment)
     if contexts[-1] > longest:
@@ -123,7 +123,7 @@ def cost_file(config: RunConfig, deployment: Deployment) -> Path:
     note("no cost table covers this: measuring a short one (`dsbench profile-cost` makes a better one)")
     usual = (1, 4, 8, 16) if deployment.device.type == "cpu" else (1, 4, 16, 64, 256)
     path = cost_path(deployment)
-    _writable(path.parent)
+    writable_folder(path.parent)
     _, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES, path)
     if report.verify.heldout_median is not None:
         note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
@@ -218,7 +218,7 @@ def calibrate(
         raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
     _file_to_write(out)
     _file_to_write(report_path(out))
-    _writable(plots)
+    writable_folder(plots)
     deployment = deploy(config)
     calibrations, report, lengths = fit(
         deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
@@ -233,29 +233,6 @@ def calibrate(
         print(picture)
 
 
-def drafters(
-    config: RunConfig, folders: Sequence[Path], names: Sequence[str], *, out: Path, batch: int, prompts: int,
-    events: str, time: str | None,
-) -> None:  # fmt: skip
-    from dsbench.drafters import DraftersPlan, check_folders, compare
-    from dsbench.drafters_table import print_comparison, write_csv
-    from dsbench.plots_drafters import draw_decay
-    from dsbench.sweep import split_workloads
-
-    plan = DraftersPlan(
-        workloads=tuple(split_workloads(config.workload)), events=parse_events(events), prompts=prompts,
-        max_tokens=config.max_tokens, batch=batch, seed=config.seed,
-        batches=parse_range(time, what="time") if time else (),
-    )  # fmt: skip
-    check_folders(folders, names)
-    _writable(out)
-    comparison = compare(deploy(config, need_drafter=False), folders, names, plan, out, note)
-    write_csv(comparison, out / "drafters.csv")
-    print_comparison(comparison)
-    for path in (out / "drafters.json", out / "drafters.csv", *draw_decay(comparison, out)):
-        print(path)
-
-
 def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:
     from dsbench.runtime.training.options import TrainOptions
     from dsbench.runtime.training.train import train_drafter
@@ -263,7 +240,7 @@ def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str,
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is in the way", hint="name an empty folder")
-    _writable(out.parent)
+    writable_folder(out.parent)
     chosen = TrainOptions(**options, seed=config.seed, data_path=data)
     deployment = deploy(config, need_drafter=False)
     card = train_drafter(chosen, deployment.target, training_prompts(), out, lambda line: note(json.dumps(line)))
@@ -287,10 +264,10 @@ def _file_to_write(path: Path | None) -> None:
     """Raises UsageError if `path` could not be written as a file, before anything is computed."""
     if path is not None and path.is_dir():
         raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
-    _writable(path.parent if path is not None else None)
+    writable_folder(path.parent if path is not None else None)
 
 
-def _writable(folder: Path | None) -> None:
+def writable_folder(folder: Path | None) -> None:
     """Raises UsageError if results could not be written into `folder`, before anything is computed."""
     if folder is None:
         return

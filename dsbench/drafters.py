@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dsbench.acceptance import ALL
-from dsbench.deployment import Deployment, environment, sources_digest
+from dsbench.commands import note, writable_folder
+from dsbench.deployment import Deployment, deploy, environment, sources_digest
 from dsbench.draft_time import draft_times
 from dsbench.drafters_file import FILE, Cell, Comparison, DrafterEntry, load_comparison, unique_names
+from dsbench.drafters_table import print_comparison, write_csv
 from dsbench.errors import UsageError
+from dsbench.plots_drafters import draw_decay
 from dsbench.profiles.calibration import EventKey
+from dsbench.ranges import parse_events, parse_range
 from dsbench.rollouts import ARM, prompt_counts, requests_digest, roll_out, rollout_requests
 from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.settings import RunConfig
+from dsbench.sweep import split_workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,25 @@ class DraftersPlan:
         twice = {w for w in self.workloads if self.workloads.count(w) > 1}
         if twice:
             raise UsageError(f"workload {twice.pop()} is named twice")
+
+
+def drafters(
+    config: RunConfig, folders: Sequence[Path], names: Sequence[str], *, out: Path, batch: int, prompts: int,
+    events: str, time: str | None,
+) -> None:  # fmt: skip
+    """The command: compares, prints, draws. `time` is a range of batch sizes, or nothing."""
+    plan = DraftersPlan(
+        workloads=tuple(split_workloads(config.workload)), events=parse_events(events), prompts=prompts,
+        max_tokens=config.max_tokens, batch=batch, seed=config.seed,
+        batches=parse_range(time, what="time") if time else (),
+    )  # fmt: skip
+    check_folders(folders, names)
+    writable_folder(out)
+    comparison = compare(deploy(config, need_drafter=False), folders, names, plan, out, note)
+    write_csv(comparison, out / "drafters.csv")
+    print_comparison(comparison)
+    for path in (out / FILE, out / "drafters.csv", *draw_decay(comparison, out)):
+        print(path)
 
 
 def check_folders(folders: Sequence[Path], names: Sequence[str]) -> None:

@@ -66,8 +66,8 @@ def _panel(axes: Axes, event: EventKey, lines: Sequence[Line], names: Sequence[s
             axes.plot(k, value, markerfacecolor="white", markersize=5, linestyle="none", **look)
         banded = [(k, p.low, p.high) for k, p in known if p.low is not None and p.high is not None]
         if banded:
-            k, low, high = zip(*banded, strict=True)
-            axes.fill_between(k, low, high, color=look["color"], alpha=0.16, linewidth=0)
+            at_depth, low, high = zip(*banded, strict=True)
+            axes.fill_between(at_depth, low, high, color=look["color"], alpha=0.16, linewidth=0)
     axes.set_title(str(event))
     axes.set_xlabel("depth in the block")
     axes.set_ylabel("accepted, given those before")
