@@ -116,12 +116,12 @@ class Comparison:
             first = self.counts(self.drafters[0], event)
             for other in self.drafters[1:]:
                 theirs = self.counts(other, event)
-                for workload in (w for w in first if w in theirs and self._alike(other, event, w)):
+                for workload in (w for w in first if w in theirs and self.alike(other, event, w)):
                     found = difference(workload, event, first[workload], theirs[workload], seed)
                     if found is not None:
                         yield other, found
 
-    def _alike(self, other: DrafterEntry, event: EventKey, workload: str) -> bool:
+    def alike(self, other: DrafterEntry, event: EventKey, workload: str) -> bool:
         """Whether the first drafter and this one ran the same prompts, not only ones of the same names."""
         parts = self.workloads() if workload == ALL else [workload]
         sides = [[c.prompts_digest for w in parts if (c := d.cell(event, w))] for d in (self.drafters[0], other)]

@@ -33,16 +33,20 @@ def draw_decay(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
     names = [d.name for d in comparison.drafters]
     prompts = [row.tau.n for lines in panels.values() for _, row in lines]
     facts = comparison.conditions
+    alike = all(comparison.alike(d, event, ALL) for event in panels for d in comparison.drafters if ALL in
+                comparison.counts(d, event))  # fmt: skip
+    same = "the same for every drafter" if alike else "NOT the same for every drafter"
     lines = [
         f"{facts['device']}; {facts['target_name']}; {facts['dtype']}; {', '.join(comparison.workloads())}; at most"
         f" {facts['max_tokens']} tokens; whole block verified; seed {facts['seed']}",
-        f"n = {_span(prompts)} prompts a line, the same for every drafter; bands: 95% intervals over prompts; beside"
+        f"n = {_span(prompts)} prompts a line, {same}; bands: 95% intervals over prompts; beside"
         f" each name its trials at the first and the last depth; hollow: under {RARE} trials, do not trust the band",
     ]
     loud = f"FEW PROMPTS (n = {min(prompts)}): intervals are rough" if min(prompts) < FEW else ""
     lanes, columns = small_grid(len(panels))
+    tall = 3.6 + 0.2 * max(map(len, panels.values()))
     with style():
-        figure, body = new_figure(3.7 * lanes + 0.2, "Suffix decay: conditional acceptance by depth", lines, loud)
+        figure, body = new_figure(tall * lanes, "Suffix decay: conditional acceptance by depth", lines, loud)
         grid = list(body.subplots(lanes, columns, squeeze=False, sharey=True).flat)
         for axes, (event, own) in zip(grid, panels.items(), strict=False):
             _panel(axes, event, own, names)
@@ -74,7 +78,7 @@ def _panel(axes: Axes, event: EventKey, lines: Sequence[Line], names: Sequence[s
     axes.tick_params(labelleft=True)
     axes.set_xticks(range(1, deepest + 1))
     axes.set_ylim(0, 1.02)
-    axes.legend(frameon=False, loc="lower left", fontsize=8.5)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.17), fontsize=9)  # below: clear of lines
 
 
 def _span(values: Sequence[int]) -> str:

@@ -33,8 +33,8 @@ def parse_events(text: str) -> tuple[EventKey, ...]:
         if not (math.isfinite(heat) and heat >= 0):
             raise UsageError(f"temperature must be finite and >= 0, got {heat}")
         event = EventKey(rule=cast(Rule, rule), temperature=heat)
-        if event in found:
-            raise UsageError(f"event {part.strip()} is named twice")
+        if event.canonical in [other.canonical for other in found]:
+            raise UsageError(f"event {part.strip()} is named twice", hint="at temperature 0 both rules are one event")
         found.append(event)
     return tuple(found)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +204,21 @@ def test_the_picture_draws_each_drafters_values_and_bands(tmp_path, monkeypatch)
     draw_decay(comparison(prompts=4), tmp_path)
     assert any("FEW PROMPTS (n = 8)" in t.get_text() for part in kept[1].subfigs for t in part.texts)
 
+    words = [t.get_text() for part in kept[0].subfigs for t in part.texts]
+    assert any("prompts a line, the same for every drafter" in t for t in words)
+    entry = found.drafters[1]
+    entry.put(replace(entry.cell(COUPLED, "math"), prompts_digest="edited"))
+    draw_decay(found, tmp_path)
+    assert any("NOT the same for every drafter" in t.get_text() for part in kept[2].subfigs for t in part.texts)
+
+
+def test_reading_results_imports_neither_torch_nor_matplotlib():
+    code = (
+        "import sys, dsbench.cli, dsbench.plots_drafters, dsbench.drafters_table, dsbench.plots_reliability;"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
 
 # ---- times
 
@@ -311,6 +328,7 @@ def test_drafters_refuses_in_one_line(setting, tmp_path):
     command.refused(run(tmp_path, block, *flags, "--time", "0"), 2, "time")
     command.refused(run(tmp_path, block, *flags, "--events", "coupled"), 2, "rule@temperature")
     command.refused(run(tmp_path, block, *flags, "--events", "coupled@1,coupled@1.0"), 2, "named twice")
+    command.refused(run(tmp_path, block, *flags, "--events", "coupled@0,residual@0"), 2, "both rules are one event")
     command.refused(run(tmp_path, block, *flags, "--prompts", "0"), 2, "drafters needs")
     twin = command.write_drafter(tmp_path / "twin")
     command.refused(run(tmp_path, block, twin, *flags), 2, "hold the same drafter")
