@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dsbench import plots_reliability
+from dsbench.calibrate import fit_and_score
 from dsbench.errors import UsageError
 from dsbench.plots_reliability import draw_reliability, wilson
 from dsbench.printing import print_report
@@ -17,6 +18,9 @@ from dsbench.profiles import metrics
 from dsbench.profiles.calibration import EventKey
 from dsbench.profiles.calibration_fit import Rounds, fit_calibration
 from dsbench.profiles.calibration_report import CalibrationReport, load_report, reliability_bins, report_rows
+from dsbench.rollouts import Rollout
+from dsbench.runtime.records import RoundRecord
+from dsbench.runtime.request import Request
 
 COUPLED = EventKey(rule="coupled", temperature=1.0)
 
@@ -94,6 +98,27 @@ def test_rows_are_the_held_out_events_and_nothing_else():
 
 def s(x):
     return 1 / (1 + math.exp(-x))
+
+
+def test_maps_are_fitted_on_even_requests_and_scored_on_odd_ones():
+    def rollout(number, accepted):
+        record = RoundRecord(
+            step=0, request=number, workload="w", position=0, output_index=0, window=2, verified=2, accepted=accepted,
+            delivered=accepted + 1, ceiling=accepted + 1, flips=0, drafts=(1, 2), logits=(0.5, 0.5),
+            free_logits=(-1.0, -1.0),
+        )  # fmt: skip
+        return Rollout(Request(id=number, name=str(number), workload="w", prompt_ids=[1], sampling=None), (record,) * 3)
+
+    own = {name: [rollout(i, 0 if i % 2 else 2) for i in range(n)] for name, n in (("chat", 40), ("math", 20))}
+    for head, logit in (("conditioned", 0.5), ("free", -1.0)):
+        maps, rows = fit_and_score(own, COUPLED, head)
+        assert [m.method for m in maps] == ["sts", "platt"] and all(m.n == 90 and m.prior[0] > 0.98 for m in maps)
+        assert {m.after.prefix[0].base_rate for m in maps} == {0.0}
+        found = CalibrationReport(rows=tuple(rows))
+        for workload, n in (("chat", 60), ("math", 30), ("all", 90)):
+            row = one(found, workload=workload, method="raw", kind="conditional", depth=1)
+            assert (row.scores.n, row.scores.base_rate, row.head) == (n, 0.0, head)
+            assert row.scores.mean_probability == pytest.approx(s(logit))
 
 
 def test_bins_hold_every_observation_once():
