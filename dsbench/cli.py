@@ -179,12 +179,33 @@ def calibrate_command(
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
     prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
     events: Annotated[str, typer.Option(help="rule@temperature, ...")] = EVENTS,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the reliability pictures.")] = None,
 ) -> None:  # fmt: skip
     """Fit the confidence calibration on full-block rollouts, and report it before and after."""
     from dsbench import commands
 
     config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
-    commands.calibrate(config, out=out, batch=batch, prompts=prompts, events=events)
+    commands.calibrate(config, out=out, batch=batch, prompts=prompts, events=events, plots=plots)
+
+
+@app.command("drafters")
+def drafters_command(
+    folders: Annotated[list[Path], typer.Argument(help="Drafter checkpoint folders; the first is paired.")],
+    name: Annotated[list[str] | None, typer.Option(help="A drafter's name, once a folder; default: folders.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder; what it holds of these drafters is kept.")] = Path("drafters"),
+    workload: Annotated[str | None, typer.Option(help="Held-out workloads.")] = None,
+    target: Target = None, device: Device = None, dtype: Dtype = None, threads: Threads = None, seed: Seed = None,
+    max_tokens: MaxTokens = None,
+    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
+    prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
+    events: Annotated[str, typer.Option(help="rule@temperature, ...")] = EVENTS,
+    time: Annotated[str | None, typer.Option(help="Batch sizes to time drafting at, e.g. 1,16.")] = None,
+) -> None:  # fmt: skip
+    """Compare drafters on the same prompts, whole blocks verified: accepted length, acceptance by depth, draft time."""
+    from dsbench.drafters import drafters
+
+    config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
+    drafters(config, folders, tuple(name or ()), out=out, batch=batch, prompts=prompts, events=events, time=time)
 
 
 @app.command("train")

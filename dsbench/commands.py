@@ -8,21 +8,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, has_drafter, pick_device
 from dsbench.errors import DsbenchError, UsageError
-from dsbench.printing import print_calibrations, print_fit, print_lengths, print_plan
+from dsbench.printing import print_fit, print_lengths, print_plan, print_report
 from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.fit import FitReport
 from dsbench.profiles.samples import samples_path, save_samples
-from dsbench.ranges import parse_range
+from dsbench.ranges import parse_events, parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.request import SamplingParams
 from dsbench.runtime.targets.catalogue import default_home
 from dsbench.settings import RunConfig
 from dsbench.store import RunStore
@@ -41,7 +40,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
     _file_to_write(out)
-    _writable(plots)
+    writable_folder(plots)
     deployment = deploy(config)
     longest = longest_context(deployment)
     if contexts[-1] > longest:
@@ -125,7 +124,7 @@ def cost_file(config: RunConfig, deployment: Deployment) -> Path:
     note("no cost table covers this: measuring a short one (`dsbench profile-cost` makes a better one)")
     usual = (1, 4, 8, 16) if deployment.device.type == "cpu" else (1, 4, 16, 64, 256)
     path = cost_path(deployment)
-    _writable(path.parent)
+    writable_folder(path.parent)
     _, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES, path)
     if report.verify.heldout_median is not None:
         note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
@@ -214,31 +213,32 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
         )
 
 
-def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events: str) -> None:
-    from dsbench.calibrate import Rule
+def calibrate(
+    config: RunConfig, *, out: Path, batch: int, prompts: int, events: str, plots: Path | None
+) -> None:  # fmt: skip
     from dsbench.calibrate import calibrate as fit
+    from dsbench.plots_reliability import draw_reliability
+    from dsbench.profiles.calibration_report import report_path
     from dsbench.sweep import split_workloads
 
-    wanted: list[tuple[Rule, float]] = []
-    for text in events.split(","):
-        rule, _, temperature = text.strip().partition("@")
-        if rule not in ("coupled", "residual") or not temperature:
-            raise UsageError(f"event {text!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7")
-        wanted.append((cast(Rule, rule), _number(temperature)))
+    wanted = parse_events(events)
     if batch < 1 or prompts < 2 or config.max_tokens < 2:
         raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
-    for _, heat in wanted:
-        SamplingParams(temperature=heat)
     _file_to_write(out)
+    _file_to_write(report_path(out))
+    writable_folder(plots)
     deployment = deploy(config)
-    calibrations, everything, lengths = fit(
+    calibrations, report, lengths = fit(
         deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
         batch=batch, seed=config.seed, events=wanted, notice=note,
     )  # fmt: skip
     calibrations.save(out)
-    print_calibrations(everything)
+    report.save(report_path(out))
+    print_report(report)
     print_lengths(lengths)
-    print(f"calibration: {out}")
+    print(f"calibration: {out}, its report: {report_path(out)}")
+    for picture in draw_reliability(report, plots) if plots is not None else ():
+        print(picture)
 
 
 def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:
@@ -248,7 +248,7 @@ def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str,
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is in the way", hint="name an empty folder")
-    _writable(out.parent)
+    writable_folder(out.parent)
     chosen = TrainOptions(**options, seed=config.seed, data_path=data)
     deployment = deploy(config, need_drafter=False)
     card = train_drafter(chosen, deployment.target, training_prompts(), out, lambda line: note(json.dumps(line)))
@@ -272,10 +272,10 @@ def _file_to_write(path: Path | None) -> None:
     """Raises UsageError if `path` could not be written as a file, before anything is computed."""
     if path is not None and path.is_dir():
         raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
-    _writable(path.parent if path is not None else None)
+    writable_folder(path.parent if path is not None else None)
 
 
-def _writable(folder: Path | None) -> None:
+def writable_folder(folder: Path | None) -> None:
     """Raises UsageError if results could not be written into `folder`, before anything is computed."""
     if folder is None:
         return

@@ -52,6 +52,28 @@ def ratio_of_sums(
     return _bootstrap(estimate, len(top), seed, draws)
 
 
+def difference_of_ratios(
+    numerator: ArrayLike, denominator: ArrayLike, base_numerator: ArrayLike, base_denominator: ArrayLike, *,
+    seed: int = 0, draws: int = DRAWS,
+) -> Interval | None:  # fmt: skip
+    """Ratio of sums less that of the base, from the same prompts in the same order, each [prompts].
+
+    A resample takes the same prompts on both sides. None where a denominator sums to 0.
+    """
+    top, bottom = _pair(numerator, denominator)
+    base_top, base_bottom = _pair(base_numerator, base_denominator)
+    if len(top) != len(base_top):
+        raise ValueError(f"pairs must align: {len(top)} prompts against {len(base_top)}")
+    if not (bottom.sum() > 0 and base_bottom.sum() > 0):
+        return None
+
+    def estimate(index: NDArray[np.int64]) -> FloatArray:
+        own = _divide(top[index].sum(-1), bottom[index].sum(-1))
+        return own - _divide(base_top[index].sum(-1), base_bottom[index].sum(-1))
+
+    return _bootstrap(estimate, len(top), seed, draws)
+
+
 def quantile_of(values: ArrayLike, share: float, *, seed: int = 0, draws: int = DRAWS) -> Interval | None:
     """The quantile `share` of one value a prompt. None without a prompt."""
     data = np.asarray(values, np.float64)

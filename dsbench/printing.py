@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dsbench.acceptance import Acceptance
+from dsbench.intervals import Interval
+from dsbench.profiles.calibration_report import CalibrationReport, Row
 from dsbench.profiles.fit import FitReport
 
 if TYPE_CHECKING:
     from dsbench.sweep import SweepPlan
+
+KINDS = {
+    "conditional": "draft k accepted, given that those before it were",
+    "prefix": "the first k drafts all accepted (cumulative product)",
+}
 
 
 def print_fit(report: FitReport) -> None:
@@ -27,36 +35,77 @@ def print_fit(report: FitReport) -> None:
         print(f"not told apart by these cells: {', '.join(report.confounded)}")
 
 
-def print_calibrations(everything: Sequence[Any]) -> None:
-    """ECE of the cumulative product before and after, AUC of the conditional event, by depth, on held-out rounds."""
+def print_report(report: CalibrationReport) -> None:
+    """Conditioned head, on held-out rounds: a line an event and depth, for each kind of event; then workloads."""
+    for kind, title in KINDS.items():
+        print(f"{title}; conditioned head, all workloads, held-out rounds")
+        print(_heading("depth"))
+        for event in report.events():
+            rows = report.select(event=event, kind=kind, workload="all", head="conditioned", method="raw")
+            for raw in rows:
+                if raw.depth and raw.scores.n:
+                    print(_report_line(report, raw, f"{raw.depth:>5}"))
+    print("by workload, all depths of the conditional event together")
+    print(_heading("workload"))
+    for raw in report.select(kind="conditional", head="conditioned", method="raw", depth=0):
+        if raw.scores.n:
+            print(_report_line(report, raw, raw.workload))
     print(
-        "event                      head        method depth       n   ECE before  after [noise band]  Brier skill  AUC"
+        "noise band: ECE of a perfectly calibrated Platt map at this n, 5% to 95%; Brier, AUC and log loss: after Platt"
     )
-    for c in everything:
-        for depth, (before, after, single) in enumerate(
-            zip(c.before.prefix, c.after.prefix, c.after.conditional, strict=True), start=1
-        ):
-            if after.n == 0 or after.ece is None:
-                continue
-            band = "" if after.ece_null is None else f"[{after.ece_null[0]:.3f}, {after.ece_null[1]:.3f}]"
-            skill = "-" if after.skill is None else f"{after.skill:+.3f}"
-            auc = "-" if single.auc is None else f"{single.auc:.3f}"
-            print(
-                f"{c.event!s:<26} {c.head:<11} {c.method:<6} {depth:>5} {after.n:>7}   {before.ece:>10.3f}"
-                f"  {after.ece:.3f} {band:<16} {skill:>9}     {auc}"
-            )
+    print("the report has raw and STS of these too, and the free head")
 
 
-def print_lengths(lengths: Sequence[Any]) -> None:
+def _heading(place: str) -> str:
+    width = 15 if place == "workload" else 5
+    return (
+        f"{'event':<28} {place:<{width}} {'n':>6}  {'base':>5}  {'ECE raw/STS/Platt':<17} "
+        f"{'[noise band]':<13}  {'Brier skill of these':<20}  {'Brier':>5}   {'AUC':>5}  log loss"
+    )
+
+
+def _report_line(report: CalibrationReport, raw: Row, place: str) -> str:
+    width = 15 if not raw.depth else 5
+    rows = [raw] + [
+        report.select(
+            event=raw.event, workload=raw.workload, head=raw.head, kind=raw.kind, depth=raw.depth, method=method
+        )[0]
+        for method in ("sts", "platt")
+    ]
+
+    def each(name: str, form: str, rows: Sequence[Row] = rows) -> str:
+        values = [getattr(row.scores, name) for row in rows]
+        return "/".join("-" if value is None else format(value, form) for value in values)
+
+    band, last = rows[-1].scores.ece_null, rows[-1:]
+    noise = "" if band is None else f"[{band[0]:.3f},{band[1]:.3f}]"
+    return (
+        f"{raw.event!s:<28} {place:<{width}} {raw.scores.n:>6}  {raw.scores.base_rate:.3f}  {each('ece', '.3f'):<17} "
+        f"{noise:<13}  {each('skill', '+.3f'):<20}  {each('brier', '.3f', last):>5}   {each('auc', '.3f', last):>5}  "
+        f"{each('log_loss', '.3f', last):>5}"
+    )
+
+
+def print_lengths(lengths: Sequence[Acceptance]) -> None:
     """Accepted length, bonus included, with the whole block verified; conditional acceptance by depth."""
-    print("event                      workload        tau [95% over prompts]  rounds  4-gram repetition  by depth")
+    print("event                      workload        tau [95% over prompts]  drafts  rounds  repetition  by depth")
     for row in lengths:
-        bounds = "" if row.tau.low is None else f"[{row.tau.low:.2f}, {row.tau.high:.2f}]"
-        depths = " ".join(f"{p:.3f}" for p in row.conditional)
-        print(
-            f"{row.event!s:<26} {row.workload:<15} {row.tau.value:.2f} {bounds:<17} {row.rounds:>7}"
-            f"  {row.repetition:>17.2f}  {depths}"
-        )
+        print(f"{row.event!s:<26} {row.workload:<15} {length_text(row)}")
+
+
+def length_text(row: Acceptance) -> str:
+    depths = " ".join("-" if p is None else f"{p.value:.3f}" for p in row.conditional)
+    return (
+        f"{row.tau.value:.2f} {bounds(row.tau, '.2f'):<17} {row.drafts.value:>6.2f} {row.rounds:>7}"
+        f"  {row.repetition:>10.2f}  {depths}"
+    )
+
+
+def bounds(value: Interval, form: str) -> str:
+    """[low, high]; n where there is no interval."""
+    if value.low is None or value.high is None:
+        return f"(n = {value.n})"
+    return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
 def print_plan(plan: SweepPlan, sources: Mapping[str, str]) -> None:

@@ -56,7 +56,7 @@ def profile_cost(
     cells = shapes(batches, contexts, deployment.drafter.block)
     order = random.Random(seed)
     times: list[tuple[Shape, int, StepRecord]] = []
-    engines = {c.requests: _engine(deployment, c.requests, max(contexts)) for c in cells}
+    engines = {c.requests: profile_engine(deployment, c.requests, max(contexts)) for c in cells}
     done = 0
     for number in range(passes):
         for cell in order.sample(cells, len(cells)):
@@ -77,7 +77,7 @@ def profile_cost(
     return table, report, samples
 
 
-def _engine(deployment: Deployment, requests: int, context: int) -> Engine:
+def profile_engine(deployment: Deployment, requests: int, context: int) -> Engine:
     arm = Arm(name="profile", drafter="dspark", policy="replay", layout="packed", commit="all")
     config = EngineConfig(record_rounds=False)
     planner = Planner(
@@ -114,7 +114,7 @@ def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, see
     windows = _spread(cell.rows - cell.requests, cell.requests, engine.drafter.block, random.Random(f"{seed} {number}"))
     records: list[StepRecord] = []
     for _ in range(3):
-        requests = _standing_requests(engine, contexts, temperature)
+        requests = standing_requests(engine, contexts, temperature)
         engine.planner.replay = {(r.id, 1): w for r, w in zip(requests, windows, strict=True)}
         engine.running = requests
         records.append(engine.step())
@@ -125,7 +125,7 @@ def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, see
     return min(records[1:], key=lambda record: record.seconds)
 
 
-def _standing_requests(engine: Engine, contexts: Sequence[int], temperature: float) -> list[Request]:
+def standing_requests(engine: Engine, contexts: Sequence[int], temperature: float) -> list[Request]:
     """Requests in mid-decode with arbitrary pages: time does not depend on what the pages hold."""
     vocab = engine.target.shape.vocab
     made = []

@@ -1,8 +1,12 @@
-"""The range grammar of the command line: `1,2,4`, `1:8`, `16:64:8`, `1:256:x2`, and unions of these. No torch."""
+"""The grammars of the command line: ranges `1,2,4`, `1:8`, `16:64:8`, `1:256:x2` and unions; events. No torch."""
 
 from __future__ import annotations
 
+import math
+from typing import cast
+
 from dsbench.errors import UsageError
+from dsbench.profiles.calibration import EventKey, Rule
 
 GRAMMAR = "e.g. 1,2,4  1:8  16:64:8  1:256:x2"
 
@@ -13,6 +17,26 @@ def parse_range(text: str, *, what: str = "range") -> tuple[int, ...]:
     for part in text.split(","):
         found.update(_part(part.strip(), text, what))
     return tuple(sorted(found))
+
+
+def parse_events(text: str) -> tuple[EventKey, ...]:
+    """`rule@temperature, ...` as events, in order. Raises UsageError for anything else, and for one named twice."""
+    found: list[EventKey] = []
+    for part in text.split(","):
+        rule, _, temperature = part.strip().partition("@")
+        if rule not in ("coupled", "residual") or not temperature:
+            raise UsageError(f"event {part!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7")
+        try:
+            heat = float(temperature)
+        except ValueError:
+            raise UsageError(f"{temperature!r} is no number") from None
+        if not (math.isfinite(heat) and heat >= 0):
+            raise UsageError(f"temperature must be finite and >= 0, got {heat}")
+        event = EventKey(rule=cast(Rule, rule), temperature=heat)
+        if event.canonical in [other.canonical for other in found]:
+            raise UsageError(f"event {part.strip()} is named twice", hint="at temperature 0 both rules are one event")
+        found.append(event)
+    return tuple(found)
 
 
 def _part(part: str, text: str, what: str) -> list[int]:

@@ -16,12 +16,13 @@ from dsbench.errors import UsageError
 T = TypeVar("T")
 
 
-def write_json(path: Path, *, kind: str, schema: int, body: Mapping[str, Any]) -> None:
+def write_json(path: Path, *, kind: str, schema: int, body: Mapping[str, Any], indent: int | None = 1) -> None:
     """Write `body` under its envelope; a reader sees the old file or the new one, never a half.
 
-    Makes the folder where it is missing. Raises ValueError for a NaN or an infinity: JSON has none.
+    `indent` None writes one line, for large files. Makes the folder where it is missing. Raises ValueError for a NaN or
+    an infinity: JSON has none.
     """
-    text = json.dumps({"kind": kind, "schema": schema, **body}, indent=1, allow_nan=False) + "\n"
+    text = json.dumps({"kind": kind, "schema": schema, **body}, indent=indent, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

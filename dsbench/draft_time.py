@@ -1,0 +1,135 @@
+"""Milliseconds of drafting: `propose` of a whole block and of its first drafts, and `observe`, drafters taking turns.
+
+Coupled rule, temperature 1. What a drafter reads is arbitrary: its time does not depend on what the pages hold.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsbench.deployment import Deployment, environment
+from dsbench.drafters_file import Timing
+from dsbench.intervals import quantile_of
+from dsbench.profile_cost import profile_engine, standing_requests
+from dsbench.runtime.batch import pack_rows
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.request import Request
+from dsbench.runtime.sampling import sampling_of
+
+CONTEXT = 300  # committed tokens a request
+REPEATS, WARM = 40, 5  # calls measured, and calls before them
+STEPS = (1, 2, 3)  # depths timed beside the whole block: the steps of a chain
+EXECUTOR = "eager"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What is timed: a call of one drafter, its size, and how to make it."""
+
+    drafter: int  # index of the deployment
+    what: str
+    depth: int
+    rows: int
+    run: Callable[[], object]
+
+
+def draft_times(
+    deployments: Sequence[Deployment], batches: Sequence[int], seed: int, notice: Callable[[str], None]
+) -> list[list[Timing]]:
+    """Timings by deployment. All calls of a batch size are made in turn, in a new random order each repeat."""
+    device = deployments[0].device
+    context = min([CONTEXT, *(d.target.model.shape.context - d.drafter.block - 49 for d in deployments)])
+    found: list[list[Timing]] = [[] for _ in deployments]
+    together, facts = tuple(d.contract["drafter"] for d in deployments), environment(device)
+    for batch in batches:
+        calls = [call for i, d in enumerate(deployments) for call in _calls(d, i, batch, context)]
+        for call, times in zip(calls, interleaved([c.run for c in calls], device, seed), strict=True):
+            median = quantile_of(times, 0.5, seed=seed)
+            assert median is not None
+            found[call.drafter].append(
+                Timing(
+                    what=call.what, batch=batch, depth=call.depth, rows=call.rows, context=context,
+                    milliseconds=median, executor=EXECUTOR, together=together, environment=facts,
+                )
+            )  # fmt: skip
+        notice(f"timed {len(calls)} calls at batch size {batch}, {REPEATS} times each")
+    return found
+
+
+def interleaved(
+    runs: Sequence[Callable[[], object]], device: torch.device, seed: int, *, repeats: int = REPEATS, warm: int = WARM
+) -> list[list[float]]:
+    """Milliseconds of each run, `repeats` of them, drift shared alike; the first `warm` rounds are not kept."""
+    order, times = random.Random(seed), [[0.0] * 0 for _ in runs]
+    for number in range(warm + repeats):
+        for at in order.sample(range(len(runs)), len(runs)):
+            spent = milliseconds(runs[at], device)
+            if number >= warm:
+                times[at].append(spent)
+    return times
+
+
+def milliseconds(run: Callable[[], object], device: torch.device) -> float:
+    """Time of one call, from an idle device to its last kernel; what the host waits for in between counts."""
+    if device.type != "cuda":
+        begin = time.perf_counter()
+        run()
+        return (time.perf_counter() - begin) * 1e3
+    event: Any = torch.cuda.Event
+    first, last = event(enable_timing=True), event(enable_timing=True)
+    torch.cuda.synchronize(device)
+    first.record()
+    run()
+    last.record()
+    torch.cuda.synchronize(device)
+    return float(first.elapsed_time(last))
+
+
+def propose_call(engine: Engine, requests: Sequence[Request], depth: int) -> Callable[[], object]:
+    """The timed draft of `depth` tokens for every request. A captured graph of it would be made here."""
+    sampling = sampling_of(requests, engine.target.device)
+    depths = torch.full((len(requests),), depth, device=engine.target.device)
+
+    def run() -> object:
+        return engine.drafter.propose(requests, sampling, engine.pool, rule="coupled", depth=lambda free: depths)
+
+    return run
+
+
+def observe_call(engine: Engine, requests: Sequence[Request]) -> Callable[[], object]:
+    """The timed intake of a verified block: the anchor and G drafts of every request."""
+    device, block, shape = engine.target.device, engine.drafter.block, engine.target.shape
+    start = torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device)
+    batch = pack_rows(
+        torch.tensor([r.anchor for r in requests], device=device),
+        torch.zeros(len(requests), block, dtype=torch.int64, device=device),
+        torch.full((len(requests),), block, device=device),
+        start,
+        engine.pool.table([r.id for r in requests]),
+    )
+    taps = torch.zeros(
+        batch.rows, len(engine.drafter.taps) * shape.hidden, dtype=engine.target.dtype, device=device
+    )  # fmt: skip
+    return lambda: engine.drafter.observe(batch, taps, engine.pool)
+
+
+def _calls(deployment: Deployment, index: int, batch: int, context: int) -> list[Call]:
+    """Whole block first, then the first 1, 2, 3 drafts of it, then observe."""
+    engine = profile_engine(deployment, batch, context)
+    requests = standing_requests(engine, [context] * batch, temperature=1.0)
+    block = deployment.drafter.block
+    for request in requests:
+        engine.pool.grow(request.id, request.committed + block + 1)
+    depths = sorted({block, *(step for step in STEPS if step < block)}, reverse=True)
+    drafts = [
+        Call(drafter=index, what="propose", depth=depth, rows=batch * block, run=propose_call(engine, requests, depth))
+        for depth in depths
+    ]
+    take_in = observe_call(engine, requests)
+    return [*drafts, Call(drafter=index, what="observe", depth=0, rows=batch * (block + 1), run=take_in)]

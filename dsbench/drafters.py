@@ -1,0 +1,178 @@
+"""`drafters`: several drafters over the same prompts, the whole block verified; paired differences, draft times.
+
+Resumable: after each drafter, event and workload the file in `out` holds what is done, and a later call runs the rest.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dsbench.acceptance import ALL
+from dsbench.commands import note, writable_folder
+from dsbench.deployment import Deployment, deploy, environment, sources_digest
+from dsbench.draft_time import draft_times
+from dsbench.drafters_file import FILE, Cell, Comparison, DrafterEntry, load_comparison, unique_names
+from dsbench.drafters_table import print_comparison, write_csv
+from dsbench.errors import UsageError
+from dsbench.plots_drafters import draw_decay
+from dsbench.profiles.calibration import EventKey
+from dsbench.ranges import parse_events, parse_range
+from dsbench.rollouts import ARM, prompt_counts, requests_digest, roll_out, rollout_requests
+from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.settings import RunConfig
+from dsbench.sweep import split_workloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftersPlan:
+    """What to run. `prompts` a workload and event; `batches` to time at, none of them if empty."""
+
+    workloads: tuple[str, ...]
+    events: tuple[EventKey, ...]
+    prompts: int
+    max_tokens: int
+    batch: int
+    seed: int
+    batches: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.prompts < 1 or self.max_tokens < 2:
+            raise UsageError("drafters needs --batch >= 1, --prompts >= 1 and --max-tokens >= 2")
+        if ALL in self.workloads:
+            raise UsageError(f"a workload named {ALL!r} would be taken for all of them", hint="rename its file")
+        twice = {w for w in self.workloads if self.workloads.count(w) > 1}
+        if twice:
+            raise UsageError(f"workload {twice.pop()} is named twice")
+
+
+def drafters(
+    config: RunConfig, folders: Sequence[Path], names: Sequence[str], *, out: Path, batch: int, prompts: int,
+    events: str, time: str | None,
+) -> None:  # fmt: skip
+    """The command: compares, prints, draws. `time` is a range of batch sizes, or nothing."""
+    plan = DraftersPlan(
+        workloads=tuple(split_workloads(config.workload)), events=parse_events(events), prompts=prompts,
+        max_tokens=config.max_tokens, batch=batch, seed=config.seed,
+        batches=parse_range(time, what="time") if time else (),
+    )  # fmt: skip
+    check_folders(folders, names)
+    writable_folder(out)
+    comparison = compare(deploy(config, need_drafter=False), folders, names, plan, out, note)
+    write_csv(comparison, out / "drafters.csv")
+    print_comparison(comparison)
+    for path in (out / FILE, out / "drafters.csv", *draw_decay(comparison, out)):
+        print(path)
+
+
+def check_folders(folders: Sequence[Path], names: Sequence[str]) -> None:
+    """Raises UsageError for no folder, a missing one, one named twice, or names that do not go with them."""
+    for at, folder in enumerate(folders):
+        if not (folder / "config.json").is_file():
+            missing = "holds no config.json" if folder.is_dir() else "does not exist"
+            raise UsageError(f"drafter folder {folder} {missing}")
+        if folder.resolve() in [other.resolve() for other in folders[:at]]:
+            raise UsageError(f"drafter folder {folder} is named twice")
+    if names and len(names) != len(folders):
+        raise UsageError(f"{len(names)} names for {len(folders)} drafters", hint="give --name once a folder, in order")
+    if len(set(names)) < len(names) or not all(names):
+        raise UsageError("drafters need distinct names")
+
+
+def with_drafter(deployment: Deployment, folder: Path) -> Deployment:
+    """The same target with the drafter of a checkpoint folder; no calibration: nothing is trimmed here."""
+    drafter = load_drafter(folder, deployment.target.model)
+    contract = deployment.contract | {"drafter": drafter.digest, "block": str(drafter.block)}
+    return replace(deployment, drafter=drafter, calibrations=None, contract=contract)
+
+
+def compare(
+    target: Deployment, folders: Sequence[Path], names: Sequence[str], plan: DraftersPlan, out: Path,
+    notice: Callable[[str], None],
+) -> Comparison:  # fmt: skip
+    """Runs what `out` does not hold yet; everything is checked before anything runs."""
+    deployments = [with_drafter(target, folder) for folder in folders]
+    digests = [d.drafter.digest for d in deployments]
+    for at, digest in enumerate(digests):
+        if digest in digests[:at]:
+            raise UsageError(f"{folders[digests.index(digest)]} and {folders[at]} hold the same drafter")
+    path = out / FILE
+    found = load_comparison(path) if path.exists() else Comparison(conditions=conditions(target, plan))
+    found.require(conditions(target, plan))
+    entries = register(found, folders, names, deployments)
+    found.save(path)
+    for event in plan.events:
+        for workload in plan.workloads:
+            for deployment, entry in zip(deployments, entries, strict=True):
+                if _run_cell(deployment, entry, event, workload, plan, notice):
+                    found.save(path)
+    if plan.batches:
+        for entry, times in zip(entries, draft_times(deployments, plan.batches, plan.seed, notice), strict=True):
+            entry.times = [t for t in entry.times if t.batch not in plan.batches] + times
+    found.save(path, results=True)
+    return found
+
+
+def conditions(target: Deployment, plan: DraftersPlan) -> dict[str, str]:
+    """What drafters must share to be compared."""
+    return {
+        "target": target.contract["target"], "target_name": target.target.name, "dtype": target.contract["dtype"],
+        "device": target.contract["device"], "arm": ARM, "batch": str(plan.batch), "prompts": str(plan.prompts),
+        "max_tokens": str(plan.max_tokens), "seed": str(plan.seed),
+    }  # fmt: skip
+
+
+def register(
+    found: Comparison, folders: Sequence[Path], names: Sequence[str], deployments: Sequence[Deployment]
+) -> list[DrafterEntry]:
+    """The drafters' entries in the file, new ones after those that are there; a drafter is told by its digest.
+
+    Where two or more are named, they come first, in their order: the first named is the one that is paired.
+    """
+    mine = {d.drafter.digest for d in deployments}
+    rest = [d for d in found.drafters if d.digest not in mine]
+    fresh = unique_names(folders, [d.name for d in rest])
+    entries: list[DrafterEntry] = []
+    for at, (folder, deployment) in enumerate(zip(folders, deployments, strict=True)):
+        drafter = deployment.drafter
+        old = found.find(drafter.digest)
+        name = names[at] if names else old.name if old is not None else fresh[at]
+        if name in [d.name for d in [*rest, *entries]]:
+            raise UsageError(f"two drafters are named {name}", hint="give --name once a folder")
+        entry = old or DrafterEntry(name=name, folder=str(folder), digest=drafter.digest, block=drafter.block)
+        entry.name, entry.folder = name, str(folder)
+        entries.append(entry)
+    if len(entries) > 1:
+        found.drafters = [*entries, *rest]
+    elif found.find(entries[0].digest) is None:
+        found.drafters = [*rest, *entries]
+    return entries
+
+
+def _run_cell(
+    deployment: Deployment, entry: DrafterEntry, event: EventKey, workload: str, plan: DraftersPlan,
+    notice: Callable[[str], None],
+) -> bool:  # fmt: skip
+    """Whether it ran; False where the same prompts ran before."""
+    requests = rollout_requests(
+        deployment, workload, event, prompts=plan.prompts, max_tokens=plan.max_tokens, seed=plan.seed
+    )
+    if not requests:
+        raise UsageError(f"no prompt of {workload} leaves room for {plan.max_tokens} tokens", hint="lower --max-tokens")
+    digest, sources = requests_digest(requests), sources_digest()
+    kept = entry.cell(event, workload)
+    if kept is not None and kept.prompts_digest == digest:
+        older = kept.environment.get("sources") != sources
+        notice(f"{entry.name}, {event}, {workload}: kept" + (", though other sources made it" if older else ""))
+        return False
+    begin = datetime.datetime.now(datetime.UTC)
+    rollouts = roll_out(deployment, requests, event, plan.batch)
+    facts = environment(deployment.device) | {"date": begin.isoformat(timespec="seconds"), "sources": sources}
+    counts = tuple(prompt_counts(rollout, workload, deployment.drafter.block) for rollout in rollouts)
+    entry.put(Cell(event=event, workload=workload, prompts_digest=digest, environment=facts, counts=counts))
+    rounds, delivered = sum(p.rounds for p in counts), sum(p.delivered for p in counts)
+    seconds = (datetime.datetime.now(datetime.UTC) - begin).total_seconds()
+    notice(f"{entry.name}, {event}, {workload}: {delivered} tokens in {rounds} rounds, {seconds:.0f} s")
+    return True

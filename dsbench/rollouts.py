@@ -1,0 +1,64 @@
+"""Full-block rollouts: a workload's prompts with every draft verified (arm no-trim), and the sums they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsbench.acceptance import PromptCounts, depth_counts
+from dsbench.deployment import Deployment
+from dsbench.generate import build_requests, run_requests
+from dsbench.measure import repetition
+from dsbench.profiles.calibration import EventKey
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.records import RoundRecord
+from dsbench.runtime.request import Request
+
+ARM = "no-trim"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A request that ran with the whole block verified, and its rounds."""
+
+    request: Request
+    rounds: tuple[RoundRecord, ...]
+
+
+def rollout_requests(
+    deployment: Deployment, workload: str, event: EventKey, *, prompts: int, max_tokens: int, seed: int
+) -> list[Request]:
+    """Fresh requests of the workload's first `prompts` prompts that leave room for `max_tokens`."""
+    sampling: dict[str, Any] = {"temperature": event.temperature, "max_tokens": max_tokens}
+    return build_requests(
+        deployment, workload, limit=prompts, seed=seed, sampling=sampling, home=deployment.home, skip_long=True
+    )
+
+
+def roll_out(deployment: Deployment, requests: Sequence[Request], event: EventKey, batch: int) -> list[Rollout]:
+    """Runs the requests to their end, `batch` at a time, the deployment's drafter drafting."""
+    engine = run_requests(deployment, parse_arm(ARM), EngineConfig(rule=event.rule), None, requests, batch)
+    rounds: dict[int, list[RoundRecord]] = {r.id: [] for r in requests}
+    for record in engine.rounds:
+        rounds[record.request].append(record)
+    return [Rollout(request, tuple(rounds[request.id])) for request in requests]
+
+
+def prompt_counts(rollout: Rollout, workload: str, block: int) -> PromptCounts:
+    """What a rollout leaves for the statistics; `workload` as the user named it."""
+    trials, passed = depth_counts(rollout.rounds, block)
+    return PromptCounts(
+        workload=workload, name=rollout.request.name, rounds=len(rollout.rounds),
+        delivered=sum(r.delivered for r in rollout.rounds), accepted=sum(r.accepted for r in rollout.rounds),
+        repetition=repetition(rollout.request.output), trials=trials, passed=passed,
+    )  # fmt: skip
+
+
+def requests_digest(requests: Sequence[Request]) -> str:
+    """Short hash of names, token ids and seeds: what two drafters must share to be paired."""
+    text = json.dumps([[r.name, r.prompt_ids, r.sampling.seed] for r in requests])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
