@@ -21,7 +21,7 @@ from dsbench.plots_drafters import draw_decay
 from dsbench.profiles.calibration import EventKey
 from dsbench.ranges import parse_events, parse_range
 from dsbench.rollouts import ARM, prompt_counts, requests_digest, roll_out, rollout_requests
-from dsbench.runtime.drafters.dspark import load_drafter
+from dsbench.runtime.drafters.load import load_drafter
 from dsbench.settings import RunConfig
 from dsbench.sweep import split_workloads
 
