@@ -32,10 +32,11 @@ def calibrate(
     lengths: list[Acceptance] = []
     block = deployment.drafter.block
     for event in events:
-        rollouts = {}
-        for name in workloads:
-            requests = rollout_requests(deployment, name, event, prompts=prompts, max_tokens=max_tokens, seed=seed)
-            rollouts[name] = roll_out(deployment, requests, event, batch)
+        requests = {
+            name: rollout_requests(deployment, name, event, prompts=prompts, max_tokens=max_tokens, seed=seed)
+            for name in workloads
+        }
+        rollouts = roll_out(deployment, requests, event, batch)
         counts = {name: [prompt_counts(r, name, block) for r in own] for name, own in rollouts.items()}
         lengths += [acceptance(name, event, own, seed) for name, own in with_all(counts).items()]
         for head in get_args(Head):

@@ -212,21 +212,34 @@ def drafters_command(
 def train_command(
     out: Annotated[Path, typer.Option(help="Checkpoint folder to write.")] = Path("drafter"),
     target: Target = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
+    kind: Annotated[str, typer.Option(help="dspark, dflash (no sequential head) or mtp (a chain).")] = "dspark",
     seconds: Annotated[float, typer.Option(help="Training time, data not counted.")] = 300.0,
-    head: Annotated[str, typer.Option(help="vanilla, gated, rnn or none.")] = "vanilla",
-    layers: Annotated[int, typer.Option()] = 2,
+    head: Annotated[str, typer.Option(help="Sequential head of a dspark drafter: vanilla, gated or rnn.")] = "rnn",
+    layers: Annotated[int | None, typer.Option(help="[default: 2; 1 for mtp]", show_default=False)] = None,
     rank: Annotated[int, typer.Option(help="Width of the sequential head.")] = 64,
-    block: Annotated[int, typer.Option(help="Draft tokens a block.")] = 7,
-    sequences: Annotated[int, typer.Option(help="Training sequences to make.")] = 36_000,
+    block: Annotated[int | None, typer.Option(help="Draft tokens. [default: 7; 3 for mtp]", show_default=False)] = None,
+    taps: Annotated[str, typer.Option(help="Target layers whose outputs are read.")] = "1,14,27",
+    window: Annotated[int | None, typer.Option(help="Context tokens a layer sees; all if not given.")] = None,
+    draft_vocab: Annotated[int, typer.Option(help="Ids it can propose, the most frequent ones.")] = 16_384,
+    sequences: Annotated[int, typer.Option(help="Training sequences to make.")] = 72_000,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-3,
+    batch: Annotated[int, typer.Option(help="Sequences a step, over all GPUs.")] = 64,
+    coupled: Annotated[float, typer.Option(help="Part of the distance loss given to the coupled event.")] = 0.0,
     seed: Seed = None,
     data: Annotated[Path | None, typer.Option(help="Data file to reuse, or to write if it is absent.")] = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Make the data file and stop.")] = False,
+    log: Annotated[Path | None, typer.Option(help="Write progress here too, one JSON object a line.")] = None,
 ) -> None:  # fmt: skip
-    """Train a block drafter for the target on text the target writes itself."""
-    from dsbench import commands
+    """Train a drafter for the target on text the target writes itself. Several GPUs: run it under torchrun."""
+    from dsbench import train
 
     config, _ = _config({"target": target, "device": device, "dtype": dtype, "threads": threads, "seed": seed})
-    options = {"seconds": seconds, "head": head, "layers": layers, "rank": rank, "block": block, "sequences": sequences}
-    commands.train(config, out=out, data=data, options=options)
+    options = {
+        "seconds": seconds, "head": head, "layers": layers, "rank": rank, "block": block, "taps": taps,
+        "window": window, "draft_vocab": draft_vocab, "sequences": sequences, "lr": lr, "batch": batch,
+        "coupled": coupled,
+    }  # fmt: skip
+    train.train(config, kind=kind, out=out, data=data, data_only=data_only, log=log, options=options)
 
 
 @app.command("selftest")

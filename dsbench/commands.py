@@ -241,20 +241,6 @@ def calibrate(
         print(picture)
 
 
-def train(config: RunConfig, *, out: Path, data: Path | None, options: dict[str, Any]) -> None:
-    from dsbench.runtime.training.options import TrainOptions
-    from dsbench.runtime.training.train import train_drafter
-    from dsbench.workloads.training import training_prompts
-
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is in the way", hint="name an empty folder")
-    writable_folder(out.parent)
-    chosen = TrainOptions(**options, seed=config.seed, data_path=data)
-    deployment = deploy(config, need_drafter=False)
-    card = train_drafter(chosen, deployment.target, training_prompts(), out, lambda line: note(json.dumps(line)))
-    print(json.dumps(card, indent=2, default=str))
-
-
 def _default_batches(config: RunConfig) -> str:
     from dsbench.sweep import CPU_BATCHES, GPU_BATCHES
 

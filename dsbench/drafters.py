@@ -22,6 +22,7 @@ from dsbench.profiles.calibration import EventKey
 from dsbench.ranges import parse_events, parse_range
 from dsbench.rollouts import ARM, prompt_counts, requests_digest, roll_out, rollout_requests
 from dsbench.runtime.drafters.load import load_drafter
+from dsbench.runtime.request import Request
 from dsbench.settings import RunConfig
 from dsbench.sweep import split_workloads
 
@@ -104,10 +105,9 @@ def compare(
     entries = register(found, folders, names, deployments)
     found.save(path)
     for event in plan.events:
-        for workload in plan.workloads:
-            for deployment, entry in zip(deployments, entries, strict=True):
-                if _run_cell(deployment, entry, event, workload, plan, notice):
-                    found.save(path)
+        for deployment, entry in zip(deployments, entries, strict=True):
+            if _run_event(deployment, entry, event, plan, notice):
+                found.save(path)
     if plan.batches:
         for entry, times in zip(entries, draft_times(deployments, plan.batches, plan.seed, notice), strict=True):
             entry.times = [t for t in entry.times if t.batch not in plan.batches] + times
@@ -151,28 +151,34 @@ def register(
     return entries
 
 
-def _run_cell(
-    deployment: Deployment, entry: DrafterEntry, event: EventKey, workload: str, plan: DraftersPlan,
-    notice: Callable[[str], None],
-) -> bool:  # fmt: skip
-    """Whether it ran; False where the same prompts ran before."""
-    requests = rollout_requests(
-        deployment, workload, event, prompts=plan.prompts, max_tokens=plan.max_tokens, seed=plan.seed
-    )
-    if not requests:
-        raise UsageError(f"no prompt of {workload} leaves room for {plan.max_tokens} tokens", hint="lower --max-tokens")
-    digest, sources = requests_digest(requests), sources_digest()
-    kept = entry.cell(event, workload)
-    if kept is not None and kept.prompts_digest == digest:
-        older = kept.environment.get("sources") != sources
-        notice(f"{entry.name}, {event}, {workload}: kept" + (", though other sources made it" if older else ""))
-        return False
+def _run_event(
+    deployment: Deployment, entry: DrafterEntry, event: EventKey, plan: DraftersPlan, notice: Callable[[str], None]
+) -> bool:
+    """Runs the workloads that lack, all in one queue; whether there were any. The same prompts are not run again."""
+    sources = sources_digest()
+    missing: dict[str, list[Request]] = {}
+    for workload in plan.workloads:
+        requests = rollout_requests(
+            deployment, workload, event, prompts=plan.prompts, max_tokens=plan.max_tokens, seed=plan.seed
+        )
+        if not requests:
+            raise UsageError(
+                f"no prompt of {workload} leaves room for {plan.max_tokens} tokens", hint="lower --max-tokens"
+            )
+        kept = entry.cell(event, workload)
+        if kept is not None and kept.prompts_digest == requests_digest(requests):
+            older = kept.environment.get("sources") != sources
+            notice(f"{entry.name}, {event}, {workload}: kept" + (", though other sources made it" if older else ""))
+        else:
+            missing[workload] = requests
     begin = datetime.datetime.now(datetime.UTC)
-    rollouts = roll_out(deployment, requests, event, plan.batch)
+    digests = {workload: requests_digest(requests) for workload, requests in missing.items()}
     facts = environment(deployment.device) | {"date": begin.isoformat(timespec="seconds"), "sources": sources}
-    counts = tuple(prompt_counts(rollout, workload, deployment.drafter.block) for rollout in rollouts)
-    entry.put(Cell(event=event, workload=workload, prompts_digest=digest, environment=facts, counts=counts))
-    rounds, delivered = sum(p.rounds for p in counts), sum(p.delivered for p in counts)
-    seconds = (datetime.datetime.now(datetime.UTC) - begin).total_seconds()
-    notice(f"{entry.name}, {event}, {workload}: {delivered} tokens in {rounds} rounds, {seconds:.0f} s")
-    return True
+    for workload, rollouts in (roll_out(deployment, missing, event, plan.batch) if missing else {}).items():
+        counts = tuple(prompt_counts(rollout, workload, deployment.drafter.block) for rollout in rollouts)
+        entry.put(
+            Cell(event=event, workload=workload, prompts_digest=digests[workload], environment=facts, counts=counts)
+        )
+        rounds, delivered = sum(p.rounds for p in counts), sum(p.delivered for p in counts)
+        notice(f"{entry.name}, {event}, {workload}: {delivered} tokens in {rounds} rounds")
+    return bool(missing)

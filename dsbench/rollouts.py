@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,21 @@ def rollout_requests(
     )
 
 
-def roll_out(deployment: Deployment, requests: Sequence[Request], event: EventKey, batch: int) -> list[Rollout]:
-    """Runs the requests to their end, `batch` at a time, the deployment's drafter drafting."""
-    engine = run_requests(deployment, parse_arm(ARM), EngineConfig(rule=event.rule), None, requests, batch)
-    rounds: dict[int, list[RoundRecord]] = {r.id: [] for r in requests}
+def roll_out(
+    deployment: Deployment, by_workload: Mapping[str, Sequence[Request]], event: EventKey, batch: int
+) -> dict[str, list[Rollout]]:
+    """Runs the requests of all workloads in one queue to their end, `batch` at a time, the deployment's drafter drafting.
+
+    Gives the requests new ids, so that they are told apart; names and seeds, hence texts, stay.
+    """
+    queue = [request for own in by_workload.values() for request in own]
+    for number, request in enumerate(queue):
+        request.id = number
+    engine = run_requests(deployment, parse_arm(ARM), EngineConfig(rule=event.rule), None, queue, batch)
+    rounds: dict[int, list[RoundRecord]] = {r.id: [] for r in queue}
     for record in engine.rounds:
         rounds[record.request].append(record)
-    return [Rollout(request, tuple(rounds[request.id])) for request in requests]
+    return {name: [Rollout(r, tuple(rounds[r.id])) for r in own] for name, own in by_workload.items()}
 
 
 def prompt_counts(rollout: Rollout, workload: str, block: int) -> PromptCounts:

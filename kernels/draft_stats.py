@@ -3,7 +3,8 @@
 Features of a row z [V'] at temperature T (T = 0: the features of T = 1), fp32, in this order:
 0 entropy of softmax(z / T) in nats; 1 log of its largest probability; 2 m = (largest - second largest z) / T, at most
 CLIP; 3 log(m + SHIFT); 4 g = best - second best of z / T + Gumbel noise, at most CLIP (T = 0: m); 5 log(g + SHIFT).
-`law_stats` knows no noise and has g = 0: under the residual rule a confidence must not anticipate the drawn token.
+`law_stats` knows no noise and has g = 0 (T = 0: m): under the residual rule a confidence must not anticipate the
+drawn token, which only at T = 0 is no secret.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def coupled_stats_reference(
 
 
 def law_stats_reference(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Features [n, 6] of logits [n, V'] at temperature fp32 [n], with g = 0."""
+    """Features [n, 6] of logits [n, V'] at temperature fp32 [n], without noise."""
     z, scale = logits.float(), _scale(temperature)
     log_q = (z / scale).log_softmax(dim=-1)
     margin = (_top_gap(z) / scale.squeeze(-1)).clamp(max=CLIP)
-    none = torch.zeros_like(margin)
+    gap = torch.where(temperature > 0, 0.0, margin)
     columns = (
-        torch.special.entr(log_q.exp()).sum(-1), log_q.amax(-1), margin, (margin + SHIFT).log(), none,
-        (none + SHIFT).log(),
+        torch.special.entr(log_q.exp()).sum(-1), log_q.amax(-1), margin, (margin + SHIFT).log(), gap,
+        (gap + SHIFT).log(),
     )  # fmt: skip
     return torch.stack(columns, dim=1)
 
@@ -107,12 +108,12 @@ def _stats_rows(
         if second >= 0:
             margin = min((x[top] - x[second]) / temp, margin)
         mass, fall = _exponential_sums(x, x[top], np.float32(LOG2E) / temp)
-        gap = np.float32(0)
-        if noisy:
-            gap = margin
-            if temperature[row] > 0:
+        gap = margin
+        if temperature[row] > 0:
+            gap = np.float32(0)
+            if noisy:
                 top, gap = _perturbed(x, tops, top, second, temp, seeds[row], positions[row], ids, winning)
-            winner[row] = top
+        winner[row] = top
         out[0] = math.log(mass) + fall / mass
         out[1] = -math.log(mass)
         out[2], out[3] = margin, math.log(margin + np.float32(SHIFT))

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds, checks, trains and measures on a machine with a CUDA device and a torch of its own; needs nothing installed.
-#   scripts/gpu.sh STAGE...    stages: model check smoke train calibrate evaluate selftest
+#   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters selftest
 # GGUF: the model file, or a folder of its parts in order. WORK: scratch. RESULTS: what is to be kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 WORK=${WORK:-/tmp/dsbench-work} RESULTS=${RESULTS:-$WORK/results} PYTHON=${PYTHON:-python3}
+SETS=${SETS:-math,chat,poetry,gsm8k,arena-hard,ifeval-poetry}
 export DSBENCH_HOME=$WORK/home PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 mkdir -p "$WORK" "$RESULTS" "$DSBENCH_HOME"
 dsbench() { "$PYTHON" -m dsbench "$@"; }
@@ -21,31 +22,41 @@ stage_smoke() {
   rm -rf "$WORK/smoke"
   dsbench train --out "$WORK/smoke" --seconds 8 --sequences 1500 2>&1 | tail -25
 }
+stage_data() {
+  dsbench train --data "$WORK/data.npz" --data-only ${DATA_FLAGS:-} --log "$RESULTS/data.log" >"$WORK/data.json" 2>"$WORK/data.err" \
+    || { tail -40 "$WORK/data.err"; return 1; }
+  tail -2 "$WORK/data.err"
+  split -b 15m -d -a 1 "$WORK/data.npz" "$RESULTS/data.npz."
+}
+# NAME and TRAIN_FLAGS: one drafter of several
 stage_train() {
-  rm -rf "$WORK/drafter"
-  dsbench train --out "$WORK/drafter" --data "$WORK/data" --seconds "${SECONDS_TO_TRAIN:-300}" ${TRAIN_FLAGS:-} \
-    2>"$RESULTS/train.log" >"$RESULTS/card.json" || { tail -40 "$RESULTS/train.log"; return 1; }
-  tail -3 "$RESULTS/train.log"
-  cp -r "$WORK/drafter/." "$RESULTS/"
+  local out=$WORK/${NAME:-dspark}
+  rm -rf "$out"
+  dsbench train --out "$out" --data "$WORK/data.npz" --seconds "${SECONDS_TO_TRAIN:-300}" ${TRAIN_FLAGS:-} \
+    --log "$RESULTS/${NAME:-dspark}.log" >/dev/null 2>"$WORK/${NAME:-dspark}.err" || { tail -40 "$WORK/${NAME:-dspark}.err"; return 1; }
+  tail -2 "$WORK/${NAME:-dspark}.err"
+  (cd "$WORK" && tar cf "$RESULTS/${NAME:-dspark}.tar" "${NAME:-dspark}")
+  (cd "$RESULTS" && split -b 15m -d -a 1 "${NAME:-dspark}.tar" "${NAME:-dspark}.tar." && rm "${NAME:-dspark}.tar")
 }
 stage_calibrate() {
-  local drafter=${DRAFTER:-$WORK/drafter}
-  dsbench calibrate --drafter "$drafter" --workload "${SETS:-math,chat,poetry}" --prompts "${PROMPTS:-60}" --batch 90 \
-    --max-tokens 256 --out "$RESULTS/calibration.json" >"$RESULTS/calibration.txt" 2>"$RESULTS/calibration.log" \
-    || { tail -40 "$RESULTS/calibration.log"; return 1; }
+  local drafter=${DRAFTER:-$WORK/dspark}
+  dsbench calibrate --drafter "$drafter" --workload "$SETS" --prompts "${PROMPTS:-60}" --batch "${BATCH:-180}" \
+    --max-tokens 256 --out "$WORK/calibration.json" >"$RESULTS/calibration.txt" 2>"$WORK/calibration.err" \
+    || { tail -40 "$WORK/calibration.err"; return 1; }
+  (cd "$WORK" && tar czf "$RESULTS/calibration.tgz" calibration*.json calibration*.csv)
   grep -A99 'tau \[' "$RESULTS/calibration.txt"
-  cp "$RESULTS/calibration.json" "$drafter/"
+}
+# DRAFTERS: folders, the one to pair first
+stage_drafters() {
+  dsbench drafters $DRAFTERS --workload "$SETS" --prompts "${PROMPTS:-60}" --batch "${BATCH:-180}" --max-tokens 256 \
+    --events "${EVENTS:-coupled@0,residual@1,coupled@1}" --out "$WORK/compare-${NAME:-all}" ${COMPARE_FLAGS:-} \
+    >"$RESULTS/compare-${NAME:-all}.txt" 2>"$WORK/compare.err" || { tail -40 "$WORK/compare.err"; return 1; }
+  cp "$WORK/compare-${NAME:-all}/drafters.json" "$RESULTS/compare-${NAME:-all}.json"
+  head -c 5000 "$RESULTS/compare-${NAME:-all}.txt"
 }
 stage_selftest() {
   dsbench selftest --prompts 32 --max-tokens 48 --batch 1,3,8 --drafter "${DRAFTER:-profiles/smollm2-135m/dspark}" \
     | tee "$RESULTS/selftest.txt"
-}
-stage_evaluate() {
-  local drafter=${DRAFTER:-$WORK/drafter}
-  dsbench calibrate --drafter "$drafter" --workload gsm8k,arena-hard,ifeval-poetry --prompts 60 --batch 90 --max-tokens 256 \
-    --events coupled@0,coupled@1,residual@1 --out "$WORK/evaluation.json" >"$RESULTS/evaluation.txt" 2>"$WORK/evaluation.log" \
-    || { tail -40 "$WORK/evaluation.log"; return 1; }
-  grep -A99 'tau \[' "$RESULTS/evaluation.txt"
 }
 for stage in "$@"; do
   begin=$SECONDS

@@ -142,6 +142,7 @@ class Stepper:
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.sequences: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(device) if self.left > 0 else None  # backward must not know another at capture
 
     def run(self, sequences: Tensor, seed: int, lr: float) -> None:
         """Sequences [B] of the training split; `seed` keys the noise."""
@@ -150,19 +151,25 @@ class Stepper:
         self.sequences.copy_(sequences)
         self.seed.fill_(seed)
         self.optimiser.lr.fill_(lr)
-        if self.left == 0 and self.graph is None:
-            self._capture()
+        if self.stream is None:
+            self._step()
+            return
+        if self.left == 0:
+            self._capture(self.stream)
         if self.graph is not None:
             self.graph.replay()
-            return
-        self._step()
+        else:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self._step()
+            torch.cuda.current_stream().wait_stream(self.stream)
         self.left -= 1
 
-    def _capture(self) -> None:
+    def _capture(self, stream: torch.cuda.Stream) -> None:
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(self.generator)
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=stream):
             self._step()
 
     def _step(self) -> None:

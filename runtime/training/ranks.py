@@ -62,20 +62,15 @@ class Ranks:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
-    """The ranks that torchrun started, joined for the time of the block; alone where it did not."""
+    """The ranks that torchrun started, joined for the time of the block, each on its own GPU; alone where it did not."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Ranks()
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield Ranks(dist.get_rank(), count)
     finally:
         dist.destroy_process_group()
-
-
-def local_device(device: torch.device) -> torch.device:
-    """This rank's GPU of several."""
-    if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
-        return device
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -84,6 +84,15 @@ def train_drafter(
     return card
 
 
+def make_data(
+    options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log, *, openers: Sequence[str] = (),
+    ranks: Ranks | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The data of a training alone, into `options.data_path`; returns what is said of it."""
+    ranks = ranks or Ranks()
+    return obtain_data(options, target, prompts, openers, log if ranks.first else _silent, ranks).meta
+
+
 def _silent(record: dict[str, Any]) -> None:
     """Only the first rank speaks."""
 
