@@ -1,6 +1,7 @@
 """Milliseconds of drafting: `propose` of a whole block and of its first drafts, and `observe`, drafters taking turns.
 
-Coupled rule, temperature 1. What a drafter reads is arbitrary: its time does not depend on what the pages hold.
+Coupled rule, temperature 1; on CUDA replays of a captured graph. What a drafter reads is arbitrary: its time does not
+depend on what the pages hold.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dsbench.drafters_file import Timing
 from dsbench.intervals import quantile_of
 from dsbench.profile_cost import profile_engine, standing_requests
 from dsbench.runtime.batch import pack_rows
+from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import sampling_of
@@ -25,7 +27,7 @@ from dsbench.runtime.sampling import sampling_of
 CONTEXT = 300  # committed tokens a request
 REPEATS, WARM = 40, 5  # calls measured, and calls before them
 STEPS = (1, 2, 3)  # depths timed beside the whole block: the steps of a chain
-EXECUTOR = "eager"
+EAGER, GRAPH = "eager", "graph"  # executors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Call:
     depth: int
     rows: int
     run: Callable[[], object]
+    executor: str = EAGER
 
 
 def draft_times(
@@ -48,14 +51,14 @@ def draft_times(
     found: list[list[Timing]] = [[] for _ in deployments]
     together, facts = tuple(d.contract["drafter"] for d in deployments), environment(device)
     for batch in batches:
-        calls = [call for i, d in enumerate(deployments) for call in _calls(d, i, batch, context)]
+        calls = [call for i, d in enumerate(deployments) for call in _calls(d, i, batch, context, notice)]
         for call, times in zip(calls, interleaved([c.run for c in calls], device, seed), strict=True):
             median = quantile_of(times, 0.5, seed=seed)
             assert median is not None
             found[call.drafter].append(
                 Timing(
                     what=call.what, batch=batch, depth=call.depth, rows=call.rows, context=context,
-                    milliseconds=median, executor=EXECUTOR, together=together, environment=facts,
+                    milliseconds=median, executor=call.executor, together=together, environment=facts,
                 )
             )  # fmt: skip
         notice(f"timed {len(calls)} calls at batch size {batch}, {REPEATS} times each")
@@ -91,15 +94,40 @@ def milliseconds(run: Callable[[], object], device: torch.device) -> float:
     return float(first.elapsed_time(last))
 
 
+def captured(
+    run: Callable[[], object], device: torch.device, notice: Callable[[str], None]
+) -> tuple[Callable[[], object], str]:
+    """The run and its executor: on CUDA the replay of a graph of it, or the run itself where capture is refused."""
+    if device.type != "cuda":
+        return run, EAGER
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM):  # kernels are compiled and libraries choose theirs before a capture
+            run()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            made = run()
+    except RuntimeError as error:
+        torch.cuda.synchronize(device)
+        notice(f"timed {EAGER}, not captured: {str(error).splitlines()[0]}")
+        return run, EAGER
+
+    def replay(inputs: Callable[[], object] = run) -> object:  # holds what the graph reads by its address
+        graph.replay()
+        return made
+
+    return replay, GRAPH
+
+
 def propose_call(engine: Engine, requests: Sequence[Request], depth: int) -> Callable[[], object]:
-    """The timed draft of `depth` tokens for every request. A captured graph of it would be made here."""
-    sampling = sampling_of(requests, engine.target.device)
-    depths = torch.full((len(requests),), depth, device=engine.target.device)
-
-    def run() -> object:
-        return engine.drafter.propose(requests, sampling, engine.pool, rule="coupled", depth=lambda free: depths)
-
-    return run
+    """The timed draft of `depth` tokens for every request, after its host part."""
+    drafter, pool, device = engine.drafter, engine.pool, engine.target.device
+    sampling, rows = sampling_of(requests, device), standing_of(requests, pool, device)
+    depths = torch.full((len(requests),), depth)
+    return lambda: drafter.propose_rows(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
 
 
 def observe_call(engine: Engine, requests: Sequence[Request]) -> Callable[[], object]:
@@ -119,7 +147,7 @@ def observe_call(engine: Engine, requests: Sequence[Request]) -> Callable[[], ob
     return lambda: engine.drafter.observe(batch, taps, engine.pool)
 
 
-def _calls(deployment: Deployment, index: int, batch: int, context: int) -> list[Call]:
+def _calls(deployment: Deployment, index: int, batch: int, context: int, notice: Callable[[str], None]) -> list[Call]:
     """Whole block first, then the first 1, 2, 3 drafts of it, then observe."""
     engine = profile_engine(deployment, batch, context)
     requests = standing_requests(engine, [context] * batch, temperature=1.0)
@@ -127,9 +155,10 @@ def _calls(deployment: Deployment, index: int, batch: int, context: int) -> list
     for request in requests:
         engine.pool.grow(request.id, request.committed + block + 1)
     depths = sorted({block, *(step for step in STEPS if step < block)}, reverse=True)
-    drafts = [
-        Call(drafter=index, what="propose", depth=depth, rows=batch * block, run=propose_call(engine, requests, depth))
-        for depth in depths
-    ]
-    take_in = observe_call(engine, requests)
-    return [*drafts, Call(drafter=index, what="observe", depth=0, rows=batch * (block + 1), run=take_in)]
+    wanted = [("propose", depth, batch * block, propose_call(engine, requests, depth)) for depth in depths]
+    wanted.append(("observe", 0, batch * (block + 1), observe_call(engine, requests)))
+    calls = []
+    for what, depth, rows, eager in wanted:
+        run, executor = captured(eager, deployment.device, notice)
+        calls.append(Call(drafter=index, what=what, depth=depth, rows=rows, run=run, executor=executor))
+    return calls

@@ -55,18 +55,24 @@ def law_stats_reference(logits: Tensor, temperature: Tensor) -> Tensor:
 def coupled_stats(
     logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As the reference. On the CPU through the compiled kernel."""
-    if logits.device.type != "cpu":
-        return coupled_stats_reference(logits, temperature, seeds, positions, ids)
+    """As the reference. On the CPU through the compiled kernel, on CUDA through Triton's."""
+    if logits.device.type == "cuda":
+        return _triton().coupled_stats(logits, temperature, seeds, positions, ids)  # type: ignore[no-any-return]
     return _run(logits, temperature, seeds.numpy(), positions.numpy(), ids.numpy(), True)
 
 
 def law_stats(logits: Tensor, temperature: Tensor) -> Tensor:
-    """As the reference. On the CPU through the compiled kernel."""
-    if logits.device.type != "cpu":
-        return law_stats_reference(logits, temperature)
+    """As the reference. On the CPU through the compiled kernel, on CUDA through Triton's."""
+    if logits.device.type == "cuda":
+        return _triton().law_stats(logits, temperature)  # type: ignore[no-any-return]
     none = np.empty(0, np.int64)
     return _run(logits, temperature, none, none, none, False)[1]
+
+
+def _triton() -> Any:
+    from dsbench.kernels import draft_stats_triton  # imports triton, which a machine without a GPU need not have
+
+    return draft_stats_triton
 
 
 def _run(

@@ -33,9 +33,11 @@ def gumbel_argmax_reference(
 
 
 def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
-    """As the reference; int64 [n]. On the CPU through the compiled kernel."""
-    if logits.device.type != "cpu":
-        return gumbel_argmax_reference(logits, temperature, seeds, positions, ids)
+    """As the reference; int64 [n]. On the CPU through the compiled kernel, on CUDA through Triton's."""
+    if logits.device.type == "cuda":
+        from dsbench.kernels import draft_stats_triton
+
+        return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids)
     out = np.empty(logits.shape[0], np.int64)
     _argmax_rows(
         logits.float().contiguous().numpy(),

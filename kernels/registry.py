@@ -38,6 +38,7 @@ class Op:
     cases: tuple[Any, ...]
     tolerance: float  # absolute; 0 for tokens, which must be equal
     why: str  # where the tolerance comes from
+    cuda: Callable[..., Tensor] | None = None  # what `compiled` runs on CUDA tensors, where that is a Triton kernel
 
 
 def registry() -> tuple[Op, ...]:
@@ -50,6 +51,7 @@ def registry() -> tuple[Op, ...]:
             cases=((1, 1), (3, 63), (17, 1000), (5, 4097)),
             tolerance=0.0,
             why="both name a token; scores differ by an ulp of log only, and ties of that size do not occur here",
+            cuda=lambda **inputs: _stats_triton().gumbel_argmax(**inputs),
         ),
         Op(
             name="coupled_stats winner",
@@ -59,6 +61,7 @@ def registry() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=0.0,
             why="the token of gumbel_argmax",
+            cuda=lambda **inputs: _stats_triton().coupled_stats(**inputs)[0],
         ),
         Op(
             name="coupled_stats features",
@@ -68,6 +71,7 @@ def registry() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=2e-4,
             why="scores below 64 round at 2**-18 on each side, g doubles that, and log(g + 0.1) magnifies it tenfold",
+            cuda=lambda **inputs: _stats_triton().coupled_stats(**inputs)[1],
         ),
         Op(
             name="law_stats",
@@ -77,6 +81,7 @@ def registry() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=3e-5,
             why="an entropy of up to 10 nats from fp32 exponentials of arguments rounded at 2**-19",
+            cuda=lambda logits, temperature, **_: _stats_triton().law_stats(logits, temperature),
         ),
         Op(
             name="paged_attention",
@@ -97,6 +102,7 @@ def registry() -> tuple[Op, ...]:
             ),
             tolerance=2e-5,
             why="fp32 sums of up to 208 products in another order, and an exp of relative error 2e-7",
+            cuda=_attention_triton,
         ),
         Op(
             name="projection",
@@ -108,6 +114,18 @@ def registry() -> tuple[Op, ...]:
             why="fp32 sum of K = 576 products of unit normals: sqrt(K) * K * 2**-24 at worst, about 8e-4 / 4",
         ),
     )
+
+
+def _stats_triton() -> Any:
+    from dsbench.kernels import draft_stats_triton  # imports triton, which a machine without a GPU need not have
+
+    return draft_stats_triton
+
+
+def _attention_triton(**inputs: Any) -> Tensor:
+    from dsbench.kernels.attention_triton import paged_attention as attend
+
+    return attend(**inputs)
 
 
 def _argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:

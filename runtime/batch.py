@@ -46,6 +46,14 @@ def ragged_positions(context: Tensor, counts: Tensor, rows: int | None = None) -
     return cu_rows, index, context.long()[index] + within
 
 
+def block_positions(start: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`ragged_positions` of `block` rows after start[r] tokens each."""
+    requests, device = start.shape[0], start.device
+    cu_rows = torch.arange(0, (requests + 1) * block, block, dtype=torch.int32, device=device)
+    index = torch.arange(requests, device=device)[:, None].expand(-1, block).flatten()
+    return cu_rows, index, (start.long()[:, None] + torch.arange(block, device=device)).flatten()
+
+
 def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor) -> Batch:
     """Front-packs anchor [R] and the first verified[r] drafts of [R, G] into M = sum(verified + 1) rows."""
     cu_rows, index, positions = ragged_positions(context, verified + 1)

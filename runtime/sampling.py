@@ -93,13 +93,13 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> Tensor:
     """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] names the columns' vocabulary ids."""
-    x = admissible(logits, sampling)
+    x = logits if sampling.plain else admissible(logits, sampling)  # the kernels read any dtype
     return ids[gumbel_argmax(x, sampling.temperature, sampling.seed, positions, ids)]
 
 
 def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """`coupled_choice` and the features [n, 6] of the law it drew from (kernels/draft_stats.py)."""
-    x = admissible(logits, sampling)
+    x = logits if sampling.plain else admissible(logits, sampling)
     winner, features = coupled_stats(x, sampling.temperature, sampling.seed, positions, ids)
     return ids[winner], features
 

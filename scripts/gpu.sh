@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds, checks, trains and measures on a machine with a CUDA device and a torch of its own; needs nothing installed.
-#   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters selftest
+#   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters time selftest
 # GGUF: the model file, or a folder of its parts in order. WORK: scratch. RESULTS: what is to be kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -57,6 +57,17 @@ stage_drafters() {
 stage_selftest() {
   dsbench selftest --prompts 32 --max-tokens 48 --batch 1,3,8 --drafter "${DRAFTER:-profiles/smollm2-135m/dspark}" \
     | tee "$RESULTS/selftest.txt"
+}
+stage_time() { # DRAFTERS: folders, the first is paired; a few counts are needed to have a table at all
+  local folders=(${DRAFTERS:-profiles/smollm2-135m/dspark})
+  rm -rf "$WORK/time"
+  dsbench drafters "${folders[@]}" --time "${TIME_BATCHES:-1,16,64}" --workload math --prompts 2 --max-tokens 8 \
+    --events coupled@1 --batch 2 --out "$WORK/time" >"$RESULTS/time.txt" 2>"$RESULTS/time.log" \
+    || { tail -40 "$RESULTS/time.log"; return 1; }
+  cp "$WORK/time/drafters.json" "$RESULTS/time.json"
+  cp "$WORK/time/drafters.csv" "$RESULTS/time.csv"
+  grep -E 'timed|captured' "$RESULTS/time.log" || true
+  grep -A99 '^milliseconds' "$RESULTS/time.txt"
 }
 for stage in "$@"; do
   begin=$SECONDS

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from tiny import tiny_drafter, tiny_target
+from tiny import tiny_drafter, tiny_mtp, tiny_target
 
+from dsbench.draft_time import captured
 from dsbench.kernels.attention import paged_attention, paged_attention_reference
 from dsbench.kernels.draft_stats import coupled_stats
 from dsbench.kernels.gumbel import gumbel_argmax
 from dsbench.kernels.philox import gumbel_noise, uniforms
+from dsbench.kernels.registry import registry
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import sampling_of
+from dsbench.runtime.state import PoolShape, StatePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,19 +88,159 @@ def test_a_block_of_one_depth_is_drawn_without_the_host(rule, events):
     assert wanted.confidence.abs().sum() > 0
 
 
-def test_attention_agrees_with_the_cpu_kernel():
-    generator = torch.Generator().manual_seed(0)
-    keys, values = (torch.randn(40, 3, 16, 64, generator=generator) for _ in range(2))
-    pages = torch.randperm(40, generator=generator)[:36].view(4, 9).int()
-    context = torch.tensor([0, 17, 100, 130], dtype=torch.int32)
-    cu_rows = torch.tensor([0, 5, 6, 14, 15], dtype=torch.int32)
-    q = torch.randn(15, 9, 64, generator=generator)
-    for causal in (True, False):
-        here = paged_attention(q, keys, values, pages, cu_rows, context, causal=causal)
-        there = paged_attention_reference(
-            *(x.cuda() for x in (q, keys, values, pages, cu_rows, context)), causal=causal
+OPS = {op.name: op for op in registry() if op.cuda is not None}
+
+
+def on_device(inputs):
+    return {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+
+
+def largest(made, wanted):
+    return float((made.double().cpu() - wanted.double().cpu()).abs().max())
+
+
+@pytest.mark.parametrize(
+    ("op", "case"), [(op, case) for op in OPS.values() for case in op.cases], ids=lambda x: getattr(x, "name", str(x))
+)
+def test_triton_equals_the_reference_and_the_cpu_kernel(op, case):
+    inputs = op.make_inputs(torch.Generator().manual_seed(5), case)
+    made = op.compiled(**on_device(inputs))
+    assert torch.isfinite(made.double()).all(), "poison reached the result"
+    for wanted in (op.reference(**inputs), op.compiled(**inputs)):
+        assert made.shape == wanted.shape and made.dtype == wanted.dtype
+        assert largest(made, wanted) <= op.tolerance, op.why
+
+
+@pytest.mark.parametrize("vocab", [16384, 49152])
+@pytest.mark.parametrize("rows", [1, 16, 112])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_draws_of_real_size(dtype, rows, vocab):
+    """Flat laws, where noise decides; bf16 logits tie often. Against the CPU kernel."""
+    for seed, spread in enumerate((0.0, 1.0, 4.0)):
+        inputs = OPS["coupled_stats winner"].make_inputs(torch.Generator().manual_seed(seed), (rows, vocab))
+        inputs["logits"] = (inputs["logits"] * spread).nan_to_num(0, neginf=float("-inf")).to(dtype)
+        here, there = coupled_stats(**inputs), coupled_stats(**on_device(inputs))
+        wrong = (here[0] != there[0].cpu()).nonzero().flatten().tolist()
+        assert not wrong, [(r, int(here[0][r]), int(there[0][r]), float(here[1][r, 4])) for r in wrong]
+        assert torch.equal(gumbel_argmax(**on_device(inputs)), there[0])
+        assert largest(there[1], here[1]) < 4e-4, (there[1].cpu() - here[1]).abs().amax(0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("width", [8, 20, 64, 128])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((7,) * 16, tuple(range(0, 1600, 100)), 3, 3, False, None),
+        ((1,) * 64, tuple(range(0, 640, 10)), 4, 2, True, None),
+        ((7,), (2500,), 3, 3, False, None),
+        ((8, 1, 5, 0, 3), (300, 17, 0, 9, 1000), 7, 2, True, None),
+        ((200,), (33,), 3, 1, True, None),
+        ((7, 7, 2), (400, 3, 90), 2, 2, False, 64),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_attention_of_real_size(case, width, dtype, tolerance):
+    counts, context, group, kv_heads, causal, window = case
+    made_of = (counts, context, group, kv_heads, width, causal, window)
+    x = on_device(OPS["paged_attention"].make_inputs(torch.Generator().manual_seed(1), made_of))
+    for name in ("q", "keys", "values"):
+        x[name] = x[name].to(dtype)
+    made, wanted = paged_attention(**x), paged_attention_reference(**x)
+    assert made.dtype == dtype and torch.isfinite(made.float()).all()
+    torch.testing.assert_close(made.float(), wanted.float(), atol=tolerance, rtol=tolerance)
+
+
+KINDS = ("none", "vanilla", "gated", "rnn", "mtp")
+
+
+def standing_drafter(kind, events, requests=5):
+    """A tiny drafter on the device, a pool filled at random, requests in mid-decode and their sampling."""
+    target = tiny_target(torch.device("cuda"))
+    drafter = tiny_mtp(target, vocab=32) if kind == "mtp" else tiny_drafter(target, head=kind, vocab=32, events=events)
+    layers = ((2, 8),) * target.shape.layers + drafter.pool_layers()
+    pool = StatePool(PoolShape(layers=layers, page=4, pages=200, table=60), target.device, target.dtype, shuffle_seed=1)
+    for kept in (*pool.keys, *pool.values):
+        kept.copy_(torch.randn(kept.shape, generator=torch.Generator().manual_seed(kept.numel())))
+    asked = [
+        Request(
+            id=i, name=str(i), workload="tiny", prompt_ids=[1 + i] * (3 + 9 * i), output=[2],
+            sampling=SamplingParams(temperature=(i % 3) / 2, seed=i),
         )
-        assert torch.allclose(here, there.cpu(), atol=2e-5)
+        for i in range(requests)
+    ]  # fmt: skip
+    for request in asked:
+        assert pool.open(request.id, request.committed + 60)
+        pool.grow(request.id, request.committed + 40)
+    return drafter, pool, asked, sampling_of(asked, target.device)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "residual"])
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize(("kind", "events"), [(k, e) for k in KINDS for e in (False, True) if not (k == "mtp" and e)])
+def test_a_captured_proposal_replays_as_the_eager_one(kind, events, depth, rule):
+    """With other requests' tokens, lengths and seeds put in place between replays."""
+    drafter, pool, requests, sampling = standing_drafter(kind, events)
+    rows, depths = standing_of(requests, pool, drafter.norm.device), torch.full((5,), depth)
+    notes = []
+
+    def run():
+        return drafter.propose_rows(rows, sampling, pool, rule=rule, depth=lambda free: depths)
+
+    replay, executor = captured(run, drafter.norm.device, notes.append)
+    assert executor == "graph", notes
+    seen = set()
+    for step in range(3):
+        made = replay()
+        tokens, confidence = made.tokens.clone(), made.confidence.clone()
+        free, laws = made.free.clone(), None if made.probabilities is None else made.probabilities.clone()
+        wanted = run()
+        assert torch.equal(tokens, wanted.tokens), (step, tokens, wanted.tokens)
+        assert torch.allclose(confidence, wanted.confidence, atol=1e-5) and torch.allclose(free, wanted.free, atol=1e-5)
+        assert laws is None or torch.allclose(laws, wanted.probabilities, atol=1e-5)
+        assert made.depth.tolist() == [depth] * 5
+        seen.add(tuple(tokens.flatten().tolist()))
+        rows.anchor.copy_((rows.anchor * 5 + 7 + step) % 64)
+        rows.start.add_(step + 1)
+        sampling.seed.add_(11)
+        sampling.round.add_(1)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_proposal_waits_for_the_device_nowhere(kind):
+    drafter, pool, requests, sampling = standing_drafter(kind, kind != "mtp")
+    rows, depths = standing_of(requests, pool, drafter.norm.device), torch.full((5,), 3)
+    for rule in ("coupled", "residual"):
+        drafter.propose_rows(rows, sampling, pool, rule=rule, depth=lambda free: depths)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            drafter.propose_rows(rows, sampling, pool, rule=rule, depth=lambda free: depths)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("depth", [[3, 0, 1, 2, 3], [2] * 5], ids=str)
+def test_a_proposal_agrees_with_the_cpu(kind, depth):
+    drafter, pool, requests, sampling = standing_drafter(kind, kind != "mtp")
+    plain_target = tiny_target()
+    plain = tiny_mtp(plain_target, vocab=32) if kind == "mtp" else tiny_drafter(
+        plain_target, head=kind, vocab=32, events=True
+    )  # fmt: skip
+    beside = StatePool(pool.shape, torch.device("cpu"), torch.float32, shuffle_seed=None)
+    for mine, theirs in zip((*beside.keys, *beside.values), (*pool.keys, *pool.values), strict=True):
+        mine.copy_(theirs)
+    here = standing_of(requests, pool, torch.device("cpu"))
+    here = replace(here, table=here.table.cpu())
+    made = drafter.propose(requests, sampling, pool, rule="coupled", depth=lambda free: torch.tensor(depth))
+    wanted = plain.propose_rows(
+        here, sampling_of(requests, torch.device("cpu")), beside, rule="coupled", depth=lambda free: torch.tensor(depth)
+    )
+    assert torch.equal(made.tokens.cpu(), wanted.tokens) and made.depth.tolist() == depth
+    assert torch.allclose(made.confidence.cpu(), wanted.confidence, atol=2e-3)
+    assert torch.allclose(made.free.cpu(), wanted.free, atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["static", "no-trim", "cap-accept:threshold=0.4"])

@@ -26,6 +26,34 @@ class Draft:
     depth: Tensor  # [R] int64, columns that were drafted
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where R requests stand, on the drafter's device: with the sampling, all that a proposal reads."""
+
+    anchor: Tensor  # [R] int64 last committed token, which has no keys and values yet
+    start: Tensor  # [R] int64 committed tokens before it
+    table: Tensor  # [R, N] int32 page table
+
+
+def standing_of(requests: Sequence[Request], pool: StatePool, device: torch.device) -> Standing:
+    """The part of a proposal that reads the host's lists; all after it may be captured in a graph."""
+    return Standing(
+        anchor=torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device),
+        start=torch.tensor([r.committed for r in requests], dtype=torch.int64, device=device),
+        table=pool.table([r.id for r in requests]),
+    )
+
+
+def row_index(wanted: list[int], count: int, device: torch.device) -> Tensor | slice:
+    """An index of the rows `wanted` out of `count`; all of them need none."""
+    return slice(None) if len(wanted) == count else torch.tensor(wanted, dtype=torch.int64, device=device)
+
+
+def depth_on(depth: Tensor, counts: list[int], device: torch.device) -> Tensor:
+    """`depth` beside the drafts; a fill where all are equal, because a copy from the host cannot be captured."""
+    return torch.full_like(depth, counts[0], device=device) if len(set(counts)) == 1 else depth.to(device)
+
+
 # token-free confidence logits [R, G] -> slots worth drafting, int64 [R] on the host, where loops are counted
 DepthRule = Callable[[Tensor], Tensor]
 
@@ -44,6 +72,11 @@ class Drafter(Protocol):
     def propose(
         self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
     ) -> Draft: ...
+
+    def propose_rows(
+        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
+    ) -> Draft:
+        """`propose` after its host part. At one depth for all it neither waits for the device nor copies to it."""
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
         """Takes in the tapped states [M, len(taps) * D] of a target pass; rows later rejected are overwritten."""
@@ -65,7 +98,15 @@ class NoDrafter:
     def propose(
         self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
     ) -> Draft:
-        n, device = len(requests), self.vocabulary.device
+        return self._nothing(len(requests))
+
+    def propose_rows(
+        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
+    ) -> Draft:
+        return self._nothing(rows.anchor.shape[0])
+
+    def _nothing(self, n: int) -> Draft:
+        device = self.vocabulary.device
         nothing = torch.empty(n, 0, dtype=torch.float32, device=device)
         none = torch.zeros(n, dtype=torch.int64, device=device)
         return Draft(tokens=nothing.long(), confidence=nothing, free=nothing, probabilities=None, depth=none)

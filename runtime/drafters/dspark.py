@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.draft_stats import FEATURES
 from dsbench.kernels.linear import Projection
-from dsbench.runtime.batch import Batch, ragged_positions
+from dsbench.runtime.batch import Batch, block_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
-from dsbench.runtime.drafters.draft import DepthRule, Draft
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
 from dsbench.runtime.drafters.events import event_head, event_of
 from dsbench.runtime.drafters.heads import head_feature
 from dsbench.runtime.request import Request
@@ -75,20 +76,23 @@ class DSparkDrafter:
         self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
     ) -> Draft:
         """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones."""
-        device = self.norm.device
-        start = torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device)
-        anchor = torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device)
-        table = pool.table([r.id for r in requests])
-        hidden = self.backbone(anchor, start, table, pool)
+        rows = standing_of(requests, pool, self.norm.device)
+        return self.propose_rows(rows, sampling, pool, rule=rule, depth=depth)
+
+    @torch.inference_mode()
+    def propose_rows(
+        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
+    ) -> Draft:
+        hidden = self.backbone(rows.anchor, rows.start, rows.table, pool)
         free = self._confidence_free(hidden, event_of(sampling.temperature, rule))
-        return self.draw(hidden, free, anchor, start.long(), sampling, rule=rule, depth=depth(free))
+        return self.draw(hidden, free, rows.anchor, rows.start, sampling, rule=rule, depth=depth(free))
 
     def backbone(self, anchor: Tensor, start: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """Hidden states [R, G, D] after the final norm, of blocks that follow `start` [R] committed tokens."""
         requests, block = anchor.shape[0], self.block
-        cu_rows, index, positions = ragged_positions(start, torch.full_like(start, block), requests * block)
+        cu_rows, index, positions = block_positions(start, block)
         batch = Batch(
-            ids=positions, positions=positions, cu_rows=cu_rows, context=start, pages=table, request=index
+            ids=positions, positions=positions, cu_rows=cu_rows, context=start.int(), pages=table, request=index
         )  # ids unused
         slots, cos, sin = pool.slots(batch), self.cos[positions], self.sin[positions]
         x = self.mask.expand(requests, block, -1).clone()
@@ -100,7 +104,7 @@ class DSparkDrafter:
             pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
             keys, values = pool.layer(self.first_layer + i)
             mixed = paged_attention(
-                rotate(q, cos, sin), keys, values, table, cu_rows, start,
+                rotate(q, cos, sin), keys, values, table, cu_rows, batch.context,
                 causal=self.shape.causal_in(i), window=self.shape.window_of(i),
             )  # fmt: skip
             x = x + layer.output(mixed.flatten(1))
@@ -119,51 +123,55 @@ class DSparkDrafter:
         requests, block = hidden.shape[:2]
         counts: list[int] = depth.tolist()
         most = max(counts)
-        base = self._base(hidden, counts)
+        base, positions = self._base(hidden, counts), start[:, None] + torch.arange(1, most + 1, device=hidden.device)
         tokens = anchor.new_zeros(requests, block)
-        confidence = hidden.new_zeros(requests, block, dtype=torch.float32)
+        features = None if self.events is None else hidden.new_zeros(requests, most, FEATURES, dtype=torch.float32)
         laws = base.new_zeros(base.shape, dtype=torch.float32) if rule == "residual" else None
-        state, event = hidden.new_zeros(requests, max(self.shape.rank, 1)), event_of(sampling.temperature, rule)
+        state = hidden.new_zeros(requests, max(self.shape.rank, 1))
         for j in range(most):
-            rows = _rows([r for r, count in enumerate(counts) if count > j], requests, hidden.device)
-            previous = anchor[rows] if j == 0 else tokens[rows, j - 1]
-            h, mine, position = hidden[rows, j], sampling.rows(rows), start[rows] + j + 1
-            logits, e, state[rows] = self._slot(h, base[rows, j], previous, state[rows])
-            features = None
+            rows = row_index([r for r, count in enumerate(counts) if count > j], requests, hidden.device)
+            previous, mine = anchor[rows] if j == 0 else tokens[rows, j - 1], sampling.rows(rows)
+            logits, after = self._slot(hidden[rows, j], base[rows, j], previous, state[rows])
+            if after is not None:
+                state[rows] = after
             if laws is not None:
                 laws[rows, j] = law = distribution(logits, mine)
-                features = None if self.events is None else law_features(logits, mine)
-                drawn = inverse_cdf(law, keyed_uniforms(mine, position, Purpose.DRAFT))
+                drawn = inverse_cdf(law, keyed_uniforms(mine, positions[rows, j], Purpose.DRAFT))
                 tokens[rows, j] = self.vocabulary[drawn]
-            elif self.events is None:
-                tokens[rows, j] = coupled_choice(logits, mine, position, self.vocabulary)
+                if features is not None:
+                    features[rows, j] = law_features(logits, mine)
+            elif features is None:
+                tokens[rows, j] = coupled_choice(logits, mine, positions[rows, j], self.vocabulary)
             else:
-                tokens[rows, j], features = coupled_draw(logits, mine, position, self.vocabulary)
-            if self.events is not None and features is not None:
-                confidence[rows, j] = self.events((h, features) if e is None else (h, e, features), event[rows])
-            else:
-                confidence[rows, j] = self._confidence(h, e)
-        drafted = _on_device(depth, counts, hidden.device)
+                drawn, features[rows, j] = coupled_draw(logits, mine, positions[rows, j], self.vocabulary)
+                tokens[rows, j] = drawn
+        drafted = depth_on(depth, counts, hidden.device)
+        before = torch.cat([anchor[:, None], tokens], dim=1)[:, :most]
+        confidence = self._confidence(hidden[:, :most], before, features, event_of(sampling.temperature, rule))
+        if len(set(counts)) > 1:
+            confidence = confidence.masked_fill(torch.arange(most, device=hidden.device) >= drafted[:, None], 0)
+        confidence = F.pad(confidence, (0, block - most))
         return Draft(tokens=tokens, confidence=confidence, free=free, depth=drafted, probabilities=laws)
 
     def _base(self, hidden: Tensor, counts: list[int]) -> Tensor:
         """Base logits [R, max(counts), V'] of hidden [R, G, D]; slots past counts[r] are not computed."""
         requests, most = hidden.shape[0], max(counts)
         flat = hidden[:, :most].flatten(0, 1)
-        wanted = _rows([r * most + j for r, count in enumerate(counts) for j in range(count)], len(flat), hidden.device)
+        slots = [r * most + j for r, count in enumerate(counts) for j in range(count)]
+        wanted = row_index(slots, len(flat), hidden.device)
         if isinstance(wanted, slice):
             return self.unembed(flat).view(requests, most, self.vocabulary.shape[0])
         base = hidden.new_empty(len(flat), self.vocabulary.shape[0])
         base[wanted] = self.unembed(flat[wanted])
         return base.view(requests, most, self.vocabulary.shape[0])
 
-    def _slot(self, h: Tensor, base: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """One slot of n requests: logits [n, V'], W1[previous] [n, r], next state. h [n, D], previous ids [n]."""
+    def _slot(self, h: Tensor, base: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor | None]:
+        """One slot of n requests: logits [n, V'] and the next state, if it changes. h [n, D], previous ids [n]."""
         if self.bias is None:
-            return base, None, state
+            return base, None
         e = self.sequential["markov_w1.weight"][previous]
-        feature, state = head_feature(self.shape.head, self.sequential, e, h, state)
-        return base + self.bias(feature), e, state
+        feature, after = head_feature(self.shape.head, self.sequential, e, h, state)
+        return base + self.bias(feature), None if after is state else after
 
     def _confidence_free(self, hidden: Tensor, event: Tensor) -> Tensor:
         """Token-free logits [R, G] for the events [R]; even odds without such a head."""
@@ -173,12 +181,19 @@ class DSparkDrafter:
             return hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         return F.linear(hidden, *self.confidence_free).squeeze(-1).float()
 
-    def _confidence(self, h: Tensor, e: Tensor | None) -> Tensor:
-        """Logit [n] that the slot's draft passes if the ones before it did; 0 (even odds) without a confidence head."""
+    def _confidence(self, h: Tensor, before: Tensor, features: Tensor | None, event: Tensor) -> Tensor:
+        """Logits [R, n] that a slot's draft passes if the ones before it did; 0 (even odds) without a confidence head.
+
+        h [R, n, D], before [R, n] the ids before each slot, features [R, n, 6] where the head reads them, event [R].
+        """
+        inputs = [h]
+        if self.bias is not None and (features is not None or self.shape.confidence_with_token):
+            inputs.append(self.sequential["markov_w1.weight"][before])
+        if self.events is not None and features is not None:
+            return self.events((*inputs, features), event[:, None].expand(before.shape))
         if self.confidence is None:
-            return h.new_zeros(h.shape[0], dtype=torch.float32)
-        x = torch.cat([h, e], dim=-1) if self.shape.confidence_with_token and e is not None else h
-        return F.linear(x, *self.confidence).squeeze(-1).float()
+            return h.new_zeros(before.shape, dtype=torch.float32)
+        return F.linear(torch.cat(inputs, dim=-1), *self.confidence).squeeze(-1).float()
 
     @torch.inference_mode()
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
@@ -200,13 +215,3 @@ class DSparkDrafter:
 def _linear(weights: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
     weight = weights.get(name + ".weight")
     return None if weight is None else (weight, weights[name + ".bias"])
-
-
-def _rows(wanted: list[int], count: int, device: torch.device) -> Tensor | slice:
-    """An index of the rows `wanted` out of `count`; all of them need none."""
-    return slice(None) if len(wanted) == count else torch.tensor(wanted, dtype=torch.int64, device=device)
-
-
-def _on_device(depth: Tensor, counts: list[int], device: torch.device) -> Tensor:
-    """`depth` beside the drafts; a fill where all are equal, because a copy from the host cannot be captured."""
-    return torch.full_like(depth, counts[0], device=device) if len(set(counts)) == 1 else depth.to(device)

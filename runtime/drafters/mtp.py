@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch
-from dsbench.runtime.drafters.draft import DepthRule, Draft
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
@@ -67,33 +67,40 @@ class MtpDrafter:
         `free` is true for the first slot only, whose state no draft enters; of later slots nothing is known before
         their row is run, and they stand at even odds (0). The first row runs for everybody, since `depth` asks for it.
         """
-        device = self.norm.device
-        start = torch.tensor([r.committed for r in requests], dtype=torch.int64, device=device)
-        tokens = torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device)
-        table = pool.table([r.id for r in requests])
-        hidden = self.step(tokens, self._kept(start - 1, table, pool), start, table, pool)
-        confidence = hidden.new_zeros(len(requests), self.block, dtype=torch.float32)
+        rows = standing_of(requests, pool, self.norm.device)
+        return self.propose_rows(rows, sampling, pool, rule=rule, depth=depth)
+
+    @torch.inference_mode()
+    def propose_rows(
+        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
+    ) -> Draft:
+        start, tokens, device = rows.start, rows.anchor, self.norm.device
+        hidden = self.step(tokens, self._kept(start - 1, rows.table, pool), start, rows.table, pool)
+        confidence = hidden.new_zeros(start.shape[0], self.block, dtype=torch.float32)
         confidence[:, 0] = self._confidence(hidden)
         free = confidence.clone()
         wanted = depth(free)
-        most = int(wanted.max())
-        drafts = tokens.new_zeros(len(requests), self.block)
+        counts: list[int] = wanted.tolist()
+        most, alive = max(counts), list(range(len(counts)))
+        drafts = tokens.new_zeros(len(counts), self.block)
         laws = None
         if rule == "residual":
-            laws = hidden.new_zeros(len(requests), most, self.vocabulary.shape[0], dtype=torch.float32)
-        rows = torch.arange(len(requests), device=device)
+            laws = hidden.new_zeros(len(counts), most, self.vocabulary.shape[0], dtype=torch.float32)
         for j in range(most):
-            live = wanted[rows] > j
-            rows, hidden, tokens = rows[live], hidden[live], tokens[live]
-            at = start[rows] + j
+            left = [at for at, r in enumerate(alive) if counts[r] > j]
+            kept = row_index(left, len(alive), device)
+            hidden, tokens, alive = hidden[kept], tokens[kept], [alive[at] for at in left]
+            index = row_index(alive, len(counts), device)
+            at = start[index] + j
             if j:
-                hidden = self.step(tokens, hidden, at, table[rows], pool)
-                confidence[rows, j] = self._confidence(hidden)
-            tokens, law = self._draw(self.unembed(hidden), sampling.rows(rows), at + 1, rule)
-            drafts[rows, j] = tokens
+                hidden = self.step(tokens, hidden, at, rows.table[index], pool)
+                confidence[index, j] = self._confidence(hidden)
+            tokens, law = self._draw(self.unembed(hidden), sampling.rows(index), at + 1, rule)
+            drafts[index, j] = tokens
             if laws is not None and law is not None:
-                laws[rows, j] = law
-        return Draft(tokens=drafts, confidence=confidence, free=free, depth=wanted, probabilities=laws)
+                laws[index, j] = law
+        drafted = depth_on(wanted, counts, device)
+        return Draft(tokens=drafts, confidence=confidence, free=free, depth=drafted, probabilities=laws)
 
     def step(self, tokens: Tensor, previous: Tensor, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """m [R, D] of one row a request: its token [R] at positions [R], the hidden state [R, D] before it.

@@ -191,7 +191,7 @@ class Sums:
     NAMES = ("loss", "ce", "l1", "coupled", "confidence", "free", "gradient")
 
     def __init__(self, block: int, device: torch.device) -> None:
-        self.block, self.steps = block, 0
+        self.block, self.steps = block, torch.zeros((), device=device)
         self.parts = torch.zeros(len(self.NAMES), device=device)
         self.accepted, self.slots = torch.zeros(block, device=device), torch.zeros(block, device=device)
 
@@ -208,10 +208,9 @@ class Sums:
 
     def take(self) -> dict[str, Any]:
         """Means since the last call; the one place that waits for the device."""
-        means = (self.parts / max(1, self.steps)).tolist()
+        means = (self.parts / self.steps.clamp(min=1)).tolist()
         acceptance = (self.accepted / self.slots.clamp(min=1)).tolist()
-        self.steps = 0
-        for total in (self.parts, self.accepted, self.slots):
+        for total in (self.steps, self.parts, self.accepted, self.slots):
             total.zero_()
         if not all(math.isfinite(m) for m in means):
             raise DsbenchError("training diverged: the loss or its gradient is not finite", hint="lower --lr")

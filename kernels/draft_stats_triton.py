@@ -1,0 +1,163 @@
+"""The CUDA side of draft_stats.py and gumbel.py: a row is split over programs, a second launch joins their parts.
+
+At one row a single program would wait for its own latency: 16k ids are 16 programs here. Imported only where a CUDA
+device runs it. `i_` program index, `o_` offsets, `b_` block of values, `p_` pointers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dsbench.kernels.draft_stats import CLIP, FEATURES, SHIFT
+
+BLOCK = 1024  # ids a program
+PARTS = 6  # fp32 of a program: best and second score, best and second logit, sum of e, sum of e d (see draft_stats)
+
+
+@triton.jit
+def _gumbel(seed, position, b_id):
+    """`philox.gumbel_noise` of ids: the same 24 bits, and a log1p exact to an ulp or two.
+
+    log1p(-w) = log(u) w / (1 - u) with u = 1 - w as rounded: the two errors of u cancel.
+    """
+    c0 = (b_id >> 2).to(tl.uint32)
+    zero = c0 * 0
+    w0, w1, w2, w3 = tl.philox(seed, c0, zero + position.to(tl.uint32), zero, zero)
+    odd, upper = (b_id & 1) != 0, (b_id & 2) != 0
+    word = tl.where(upper, tl.where(odd, w3, w2), tl.where(odd, w1, w0))
+    w = ((word >> 8).to(tl.int32).to(tl.float32) + 0.5) * (1.0 / (1 << 24))
+    w = tl.minimum(w, 1.0 - 1.0 / (1 << 24))
+    u = 1.0 - w
+    e = tl.where(u == 1.0, w, -tl.log(u) * (w / tl.where(u == 1.0, 1.0, 1.0 - u)))
+    return -tl.log(e)
+
+
+@triton.jit
+def _best_two(b_x):
+    """Largest, its index (the lowest of equals), largest of the rest."""
+    top, at = tl.max(b_x, 0, return_indices=True, return_indices_tie_break_left=True)
+    return top, at, tl.max(tl.where(tl.arange(0, b_x.shape[0]) == at, float("-inf"), b_x), 0)
+
+
+@triton.jit
+def _part_kernel(
+    p_logits, p_temperature, p_seed, p_position, p_id, p_part, p_at, stride,
+    V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, NOISY: tl.constexpr,
+    STATS: tl.constexpr,
+):  # fmt: skip
+    i_row, i_split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    o_v = i_split * BLOCK + tl.arange(0, BLOCK)
+    real = o_v < V
+    b_x = tl.load(p_logits + i_row * stride + o_v, mask=real, other=float("-inf")).to(tl.float32)
+    temperature = tl.load(p_temperature + i_row)
+    hot = temperature > 0
+    scale = tl.where(hot, temperature, 1.0)
+    p_mine = p_part + i_row * PARTS * SPLITS + i_split
+    if NOISY:
+        b_id = tl.load(p_id + o_v, mask=real, other=0)
+        b_noise = _gumbel(tl.load(p_seed + i_row), tl.load(p_position + i_row), b_id)
+        best, at, second = _best_two(tl.where(hot, tl.div_rn(b_x, scale) + b_noise, b_x))
+        tl.store(p_mine, best)
+        tl.store(p_at + i_row * SPLITS + i_split, i_split * BLOCK + at)
+        if STATS:
+            tl.store(p_mine + SPLITS, second)
+    if STATS:
+        top, at, second = _best_two(b_x)
+        b_d = (tl.maximum(top, -3.0e38) - b_x) / scale  # infinite where the logit is excluded
+        b_e = tl.exp(-b_d)
+        tl.store(p_mine + 2 * SPLITS, top)
+        tl.store(p_mine + 3 * SPLITS, second)
+        tl.store(p_mine + 4 * SPLITS, tl.sum(b_e, 0))
+        tl.store(p_mine + 5 * SPLITS, tl.sum(tl.where(b_e > 0, b_e * b_d, 0.0), 0))
+
+
+@triton.jit
+def _join_kernel(
+    p_part, p_at, p_temperature, p_winner, p_features,
+    SPLITS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, FEATURES: tl.constexpr, CLIP: tl.constexpr,
+    SHIFT: tl.constexpr, NOISY: tl.constexpr, STATS: tl.constexpr,
+):  # fmt: skip
+    i_row = tl.program_id(0).to(tl.int64)
+    o_s = tl.arange(0, WIDTH)
+    real = o_s < SPLITS
+    p_row = p_part + i_row * PARTS * SPLITS + o_s
+    gap = 0.0
+    if NOISY:
+        b_best = tl.load(p_row, mask=real, other=float("-inf"))
+        best, split, runner = _best_two(b_best)
+        b_at = tl.load(p_at + i_row * SPLITS + o_s, mask=real, other=0)
+        tl.store(p_winner + i_row, tl.sum(tl.where(o_s == split, b_at, 0), 0).to(tl.int64))
+        if STATS:
+            b_second = tl.load(p_row + SPLITS, mask=real, other=float("-inf"))
+            runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
+            gap = tl.minimum(best - runner, CLIP)
+    if STATS:
+        temperature = tl.load(p_temperature + i_row)
+        scale = tl.where(temperature > 0, temperature, 1.0)
+        b_top = tl.load(p_row + 2 * SPLITS, mask=real, other=float("-inf"))
+        b_second = tl.load(p_row + 3 * SPLITS, mask=real, other=float("-inf"))
+        b_mass = tl.load(p_row + 4 * SPLITS, mask=real, other=0.0)
+        b_fall = tl.load(p_row + 5 * SPLITS, mask=real, other=0.0)
+        top, split, runner = _best_two(b_top)
+        runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
+        margin = tl.minimum(tl.div_rn(top - runner, scale), CLIP)
+        b_d = (top - b_top) / scale
+        b_e = tl.exp(-b_d)
+        mass = tl.sum(tl.where(b_e > 0, b_e * b_mass, 0.0), 0)
+        fall = tl.sum(tl.where(b_e > 0, b_e * (b_fall + b_mass * b_d), 0.0), 0)
+        p_out = p_features + i_row * FEATURES
+        tl.store(p_out, tl.log(mass) + fall / mass)
+        tl.store(p_out + 1, -tl.log(mass))
+        tl.store(p_out + 2, margin)
+        tl.store(p_out + 3, tl.log(margin + SHIFT))
+        tl.store(p_out + 4, gap)
+        tl.store(p_out + 5, tl.log(gap + SHIFT))
+
+
+def coupled_stats(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As draft_stats.coupled_stats_reference, for logits [n, V'] of any float dtype and row stride."""
+    return _launch(logits, temperature, seeds, positions, ids, noisy=True, stats=True)
+
+
+def law_stats(logits: Tensor, temperature: Tensor) -> Tensor:
+    """As draft_stats.law_stats_reference."""
+    return _launch(logits, temperature, None, None, None, noisy=False, stats=True)[1]
+
+
+def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
+    """As gumbel.gumbel_argmax_reference."""
+    return _launch(logits, temperature, seeds, positions, ids, noisy=True, stats=False)[0]
+
+
+def _launch(
+    logits: Tensor, temperature: Tensor, seeds: Any, positions: Any, ids: Any, *, noisy: bool, stats: bool
+) -> tuple[Tensor, Tensor]:
+    """Winner [n] int64 and features [n, FEATURES]; what is not asked for stays unwritten."""
+    x = logits if logits.stride(-1) == 1 else logits.contiguous()
+    n, vocab = x.shape
+    splits = triton.cdiv(vocab, BLOCK)
+    part = torch.empty(n, PARTS, splits, dtype=torch.float32, device=x.device)
+    at = torch.empty(n, splits, dtype=torch.int32, device=x.device)
+    winner = torch.empty(n, dtype=torch.int64, device=x.device)
+    features = torch.empty(n, FEATURES, dtype=torch.float32, device=x.device)
+    temperature = temperature.float().contiguous()
+    seeds, positions, ids = (None if t is None else t.contiguous() for t in (seeds, positions, ids))
+    if n == 0:
+        return winner, features
+    _part_kernel[(n, splits)](
+        x, temperature, seeds, positions, ids, part, at, x.stride(0),
+        V=vocab, BLOCK=BLOCK, SPLITS=splits, PARTS=PARTS, NOISY=noisy, STATS=stats, num_warps=4,
+    )  # fmt: skip
+    _join_kernel[(n,)](
+        part, at, temperature, winner, features,
+        SPLITS=splits, WIDTH=triton.next_power_of_2(splits), PARTS=PARTS, FEATURES=FEATURES, CLIP=CLIP, SHIFT=SHIFT,
+        NOISY=noisy, STATS=stats, num_warps=1,
+    )  # fmt: skip
+    return winner, features

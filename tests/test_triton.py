@@ -1,0 +1,21 @@
+"""The Triton kernels without a GPU: Triton reads TRITON_INTERPRET when it is imported, hence a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).parent / "triton_cases.py"
+
+
+def test_kernels_under_the_interpreter_equal_their_references():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(CASES), "-p", "no:cacheprovider", "-o", "filterwarnings="],
+        env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

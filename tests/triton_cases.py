@@ -1,0 +1,112 @@
+"""The Triton kernels on CPU tensors: run by test_triton.py, under Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton.runtime.interpreter as interpreter
+
+from dsbench.kernels.attention import paged_attention_reference
+from dsbench.kernels.draft_stats import coupled_stats_reference
+from dsbench.kernels.registry import registry
+
+OPS = {op.name: op for op in registry() if op.cuda is not None}
+CASES = [(op, case) for op in OPS.values() for case in op.cases if case != (9, 16384)]
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    """A loop bound is an array of one element there, which NumPy 2.4 no longer takes for an index."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """What a kernel is to fill starts as NaN, or as the lowest integer."""
+
+    def fill(made):
+        return made.fill_(float("nan") if made.is_floating_point() else torch.iinfo(made.dtype).min)
+
+    empty, like = torch.empty, torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *size, **kwargs: fill(empty(*size, **kwargs)))
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **kwargs: fill(like(*args, **kwargs)))
+
+
+@pytest.mark.parametrize(("op", "case"), CASES, ids=lambda x: getattr(x, "name", str(x)))
+def test_op_equals_its_reference(op, case):
+    inputs = op.make_inputs(torch.Generator().manual_seed(5), case)
+    made, wanted = op.cuda(**inputs), op.reference(**inputs)
+    assert made.shape == wanted.shape and made.dtype == wanted.dtype
+    assert torch.isfinite(made.double()).all(), "poison reached the result"
+    assert (made.double() - wanted.double()).abs().max() <= op.tolerance, op.why
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])
+def test_the_draw_is_the_reference_draw_with_exact_ties(spread):
+    """Every logit and every id stands twice, once in another program's part of the row."""
+    from dsbench.kernels.draft_stats_triton import coupled_stats, gumbel_argmax
+
+    generator = torch.Generator().manual_seed(2)
+    half, ids = torch.randn(24, 1100, generator=generator) * spread, torch.arange(1100) * 7
+    order = torch.arange(2200) % 1100
+    logits = half[:, order]
+    logits[::5, 4:1100] = float("-inf")
+    temperature = torch.tensor([0.0, 0.01, 0.4, 1.0, 1.7, 6.0]).repeat(4)
+    seeds = torch.randint(-(2**62), 2**62, (24,), generator=generator)
+    rest = (temperature, seeds, torch.arange(24) * 31, ids[order])
+    winner, features = coupled_stats(logits, *rest)
+    wanted = coupled_stats_reference(logits, *rest)
+    assert torch.equal(winner, wanted[0]) and torch.equal(gumbel_argmax(logits, *rest), wanted[0])
+    assert torch.allclose(features, wanted[1], atol=2e-4)
+    assert (features[:, 4] == 0).sum() > 18
+
+
+def test_logits_may_be_a_slot_of_a_block_in_half_precision():
+    from dsbench.kernels.draft_stats_triton import coupled_stats
+
+    op = OPS["coupled_stats winner"]
+    inputs = op.make_inputs(torch.Generator().manual_seed(5), (12, 1500))
+    block = inputs["logits"].view(4, 3, 1500).bfloat16()
+    rest = {name: x if name == "ids" else x[:4] for name, x in inputs.items()}
+    for slot in range(3):
+        rest["logits"] = block[:, slot]
+        made, wanted = coupled_stats(**rest), coupled_stats_reference(**rest)
+        assert torch.equal(made[0], wanted[0]) and torch.allclose(made[1], wanted[1], atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies no bfloat16
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((7,) * 5, (0, 1, 31, 32, 90), 3, 2, 64, False, None),
+        ((1,) * 9, tuple(range(0, 90, 10)), 3, 2, 8, True, None),
+        ((70,), (5,), 5, 1, 20, True, None),  # more tiles than one
+        ((3, 0, 9, 0), (4, 8, 50, 0), 7, 1, 24, True, 11),
+        ((2,), (65,), 40, 1, 16, False, None),  # a group wider than a tile of whole rows
+    ],
+    ids=str,
+)  # fmt: skip
+def test_attention_of_drafter_shapes(case, dtype):
+    op = OPS["paged_attention"]
+    x = op.make_inputs(torch.Generator().manual_seed(1), case)
+    for name in ("q", "keys", "values"):
+        x[name] = x[name].to(dtype)
+    made, wanted = op.cuda(**x), paged_attention_reference(**x)
+    assert made.dtype == dtype
+    assert (made.float() - wanted.float()).abs().max() < (2e-5 if dtype == torch.float32 else 3e-3)
+
+
+def test_attention_reads_no_page_that_lies_wholly_before_the_window():
+    op = OPS["paged_attention"]
+    x = op.make_inputs(torch.Generator().manual_seed(3), ((7, 3), (100, 64), 3, 2, 16, False, 20))
+    whole = op.cuda(**x)
+    for r, first in enumerate((100 - 19, 64 - 19)):
+        for name in ("keys", "values"):
+            x[name][x["pages"][r, : first // 16].long()] = float("nan")
+    assert torch.equal(op.cuda(**x), whole)
