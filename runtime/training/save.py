@@ -50,12 +50,16 @@ def drafter_config(shape: DrafterShape, target_layers: int, *, chain: bool) -> d
     }
     if chain:
         return sizes
-    return sizes | _attention_config(shape) | {
-        "target_layer_ids": list(shape.taps),
-        "markov_rank": shape.rank,
-        "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
-        "confidence_head_with_markov": shape.confidence_with_token,
-    }
+    return (
+        sizes
+        | _attention_config(shape)
+        | {
+            "target_layer_ids": list(shape.taps),
+            "markov_rank": shape.rank,
+            "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
+            "confidence_head_with_markov": shape.confidence_with_token,
+        }
+    )
 
 
 def _attention_config(shape: DrafterShape) -> dict[str, Any]:
