@@ -36,7 +36,7 @@ class LossParts:
 
 def chunk_rows(rows: int, columns: int) -> int:
     """Rows a chunk: equal chunks, so that one compiled shape serves all, of at most CHUNK_VALUES logits if possible."""
-    parts = max(1, -(-rows * columns // CHUNK_VALUES))
+    parts = min(rows, max(1, -(-rows * columns // CHUNK_VALUES)))
     while rows % parts and parts < rows:
         parts += 1
     return rows // parts
