@@ -59,7 +59,9 @@ class Case:
         held, rows = self.held, z.shape[0]
         q = torch.zeros(rows, self.full.shape[0]).index_copy(1, self.ids, z.softmax(-1))
         p = (held.last @ self.full.T).softmax(-1)
-        ce = torch.stack([-q[i, self.ids[t]].log() if (t := int(held.label[i])) >= 0 else q.new_zeros(()) for i in range(rows)])
+        ce = torch.stack(
+            [-q[i, self.ids[t]].log() if (t := int(held.label[i])) >= 0 else q.new_zeros(()) for i in range(rows)]
+        )
         noise = self.noise[:, :-1].masked_fill(held.greedy[:, None], 0)
         law = ((z + noise) / shares.tau).softmax(-1)
         tokens = [self.target_token(i) for i in range(rows)]
@@ -219,7 +221,9 @@ def test_each_event_is_taught_by_the_rows_that_show_it():
     def entropy(logit: float, goal: float) -> float:
         return -goal * math.log(1 / (1 + math.exp(-logit))) - (1 - goal) * math.log(1 / (1 + math.exp(logit)))
 
-    for total, one, three in zip(found, (logits.published, logits.published_free), (logits.events, logits.free_events), strict=True):
+    for total, one, three in zip(
+        found, (logits.published, logits.published_free), (logits.events, logits.free_events), strict=True
+    ):
         wanted = 0.0
         for i in range(30):
             goals = {0: match[i]} if held.greedy[i] else {1: match[i], 2: accept[i]}
@@ -239,9 +243,13 @@ def test_the_residual_event_never_sees_the_noise():
     seen, features = torch.randn(9, 20), torch.randn(9, 6)
     other = torch.cat([features[:, :4], torch.randn(9, 2)], dim=-1)
     one, two = heads(seen, features, 16), heads(seen, other, 16)
-    assert torch.equal(one.events[:, 2], two.events[:, 2]) and torch.equal(one.events[:, 0] != two.events[:, 0], torch.ones(9) > 0)
+    assert torch.equal(one.events[:, 2], two.events[:, 2]) and torch.equal(
+        one.events[:, 0] != two.events[:, 0], torch.ones(9) > 0
+    )
     assert (one.events[:, 1] != two.events[:, 1]).all()
     blind = torch.cat([features[:, :4], torch.zeros(9, 1), torch.full((9, 1), math.log(0.1))], dim=-1)
     wanted = F.linear(torch.cat([seen, blind], dim=-1), heads.confidence_events.weight, heads.confidence_events.bias)
     torch.testing.assert_close(one.events[:, 2], wanted[:, 2])
-    assert torch.equal(heads(torch.cat([seen[:, :16], seen[:, 16:] * 2], dim=-1), features, 16).free_events, one.free_events)
+    assert torch.equal(
+        heads(torch.cat([seen[:, :16], seen[:, 16:] * 2], dim=-1), features, 16).free_events, one.free_events
+    )
