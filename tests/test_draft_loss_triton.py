@@ -19,4 +19,4 @@ def test_the_kernel_equals_its_reference_by_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     script = ROOT / "tests" / "draft_loss_interpreted.py"
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout == "14 agree", done.stderr[-3000:]
+    assert done.returncode == 0 and done.stdout == "12 agree", done.stderr[-3000:]

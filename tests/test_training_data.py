@@ -105,7 +105,7 @@ def test_own_prompts_go_on_from_the_openers_in_their_share(openers, monkeypatch)
     asked: list[str] = []
 
     def turns(model, prompts, temperatures, **settings):
-        """Usable turns but for every fifth prompt: without end, too short, no text, a repeated one, too long to keep."""
+        """Usable turns but for every fifth prompt: no end, too short, no text, a repeated one, too long."""
         assert set(temperatures) == {1.0} and all(len(p) < settings["width"] for p in prompts)
         asked.extend(Letters().decode(p) for p in prompts)
         bad = ["a turn without an end", "ab\0", "\x1fno text\0", "always this one\0", "x" * 100 + "\0"]
@@ -120,7 +120,7 @@ def test_own_prompts_go_on_from_the_openers_in_their_share(openers, monkeypatch)
     if openers:
         assert sum(starts[o] for o in openers) == round(100 * OPENED) and starts[""] == 100 - round(100 * OPENED)
         assert max(starts[o] for o in openers) - min(starts[o] for o in openers) <= 1
-        assert len({text for text in asked[:10]}) > 2, "openers are to be mixed"
+        assert len(set(asked[:10])) > 2, "openers are to be mixed"
     usable = [i for i in range(100) if i % 5]
     wanted = [f"{asked[i].removeprefix('[u]')} it is number {i}?".strip() for i in usable]
     kept = [t.removeprefix("[u]").removesuffix("[a]") for t in found]

@@ -16,6 +16,7 @@ from dsbench.runtime.drafters.dspark import DSparkDrafter
 from dsbench.runtime.drafters.heads import head_feature
 from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.drafters.mtp import MtpDrafter
+from dsbench.runtime.drafters.mtp_checkpoint import read_mtp
 from dsbench.runtime.training.loss import rows_of
 from dsbench.runtime.training.options import TrainOptions
 from dsbench.runtime.training.save import save_drafter
@@ -58,7 +59,7 @@ def text_of(setting: Setting, sequence: int) -> list[int]:
 
 
 def rounds_of(blocks, row: int) -> list[tuple[int, int]]:
-    """Two (block, anchor) of a row in the order of its text: what the first leaves in the pool, the second overwrites."""
+    """Two (block, anchor) of a row in the order of its text: what the first left in the pool, the second overwrites."""
     real = [(int(blocks.anchor[row, a]), a) for a in range(blocks.anchor.shape[1]) if blocks.valid[row, a].all()]
     (first, a), (second, b) = sorted(real)[0], sorted(real)[-1]
     assert second > first + 6
@@ -135,9 +136,7 @@ def test_a_file_holds_every_tensor_of_the_module_by_its_name(options, tmp_path):
     if options.kind == "mtp":
         drop = ("confidence_events", "confidence_free_events", "confidence_head_free")
         named = {n: p for n, p in named.items() if not n.startswith(drop)}
-        from dsbench.runtime.drafters.mtp_checkpoint import read_mtp as read
-    else:
-        read = read_drafter
+    read = read_mtp if options.kind == "mtp" else read_drafter
     shape, weights, _ = read(tmp_path / "d", CPU, torch.float32)
     assert shape.draft_vocab == 40 and shape.target_digest == "toy-digest" and shape.block == 3
     assert set(weights) == {*named, "draft_vocab_ids"}

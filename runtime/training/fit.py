@@ -128,8 +128,8 @@ def fit(
 
 
 class Stepper:
-    """One optimiser step, all on the device. On CUDA, alone and compiled, it is one captured graph after its first runs:
-    launching its kernels one by one takes longer than running them.
+    """One optimiser step, all on the device. On CUDA, alone and compiled, it is one captured graph after its first
+    runs: launching its kernels one by one takes longer than running them.
     """
 
     EAGER = 3  # real steps before the capture, which make what a capture must find made

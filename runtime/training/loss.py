@@ -71,6 +71,7 @@ class HeadLoss(torch.autograd.Function):
             torch.mm(found.gradient, table, out=dx[at])
             if dw2 is not None:
                 dw2 += torch.mm(found.gradient.t(), x[at, d:])
+            del z, zp, found  # before the next chunk's are made
         ctx.save_for_backward(dx, dw2)
         ce, accept, soft, match = per_row
         ctx.mark_non_differentiable(ce, accept, soft, match, features)
