@@ -120,7 +120,7 @@ def test_own_prompts_go_on_from_the_openers_in_their_share(openers, monkeypatch)
     if openers:
         assert sum(starts[o] for o in openers) == round(100 * OPENED) and starts[""] == 100 - round(100 * OPENED)
         assert max(starts[o] for o in openers) - min(starts[o] for o in openers) <= 1
-        assert len(set(asked[:10])) > 2, "openers are to be mixed"
+        assert "[u]" in asked[:10] != ["[u]"] * 10, "openers are to be mixed with the rest"
     usable = [i for i in range(100) if i % 5]
     wanted = [f"{asked[i].removeprefix('[u]')} it is number {i}?".strip() for i in usable]
     kept = [t.removeprefix("[u]").removesuffix("[a]") for t in found]
@@ -147,13 +147,18 @@ def test_jobs_keep_the_mix_and_the_validation_prompts_apart():
     assert jobs == plan_jobs(asked, own, options) != plan_jobs(asked, own, replace(options, seed=6))
 
 
-def test_data_is_generated_once_and_then_read_from_its_file(tmp_path):
+def test_data_is_generated_once_and_then_read_from_its_file(tmp_path, monkeypatch):
     """The whole way with a target that writes: prompts, answers, file."""
+    planned = []
+    monkeypatch.setattr(
+        "dsbench.runtime.training.data.plan_jobs", lambda asked, *rest: planned.append(asked) or plan_jobs(asked, *rest)
+    )
     options = replace(OPTIONS, sequences=18, validation=4, max_tokens=12, width=200, data_path=tmp_path / "x" / "d.npz")
     ends = frozenset(range(0, VOCAB, 9))
     writing = replace(LETTERS, eos=ends)
     log: list[dict[str, object]] = []
     made = obtain_data(options, writing, ["What?", "What?", "Why then?"], ["Sum", "Tell"], log.append, Ranks())
+    assert [Letters().decode(p) for p in planned[0]] == ["[u]What?[a]", "[u]Why then?[a]"]
     assert list(dict.fromkeys(r["stage"] for r in log)) == ["prompts", "answers", "data"]
     assert set(made.split) <= {TRAIN, VALIDATION_T1, VALIDATION_MIXED} and len(made) > 5
     assert made.meta["target_digest"] == "toy-digest" and made.meta["sequences"]["train"] == (made.split == TRAIN).sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def disturbed(options: TrainOptions) -> Setting:
 def card_of(options: TrainOptions) -> dict[str, object]:
     return {
         "data": {"tokens": 1, "sequences": {"train": 1}, "seed": 0}, "target": "toy", "target_digest": "toy-digest",
-        "options": {"block": 3, "layers": options.layers, "taps": (0, 2), "head": options.head, "seed": 0, "lr": 1e-3},
+        "options": asdict(options),
         "draft_vocab": 40, "steps": 1, "seconds": 1.0, "device": "CPU", "licence": "Apache-2.0",
         "validation": {"T=1": {"coupled": {"tau": 1.0, "acceptance": [0.1] * 3}}},
     }  # fmt: skip

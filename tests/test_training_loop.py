@@ -17,6 +17,7 @@ from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.runtime.training.data import TRAIN, VALIDATION_MIXED, VALIDATION_T1, save_data
 from dsbench.runtime.training.evaluate import evaluate
 from dsbench.runtime.training.fit import BatchOrder, Keeper, Sums, fit
+from dsbench.runtime.training.loss import LossParts
 from dsbench.runtime.training.step import loss_of
 from dsbench.runtime.training.train import train_drafter
 
@@ -182,6 +183,9 @@ def test_train_drafter_from_a_data_file_writes_a_drafter_that_loads(options, tmp
     assert stages.index("resume") < stages.index("train") and stages[-1] == "saved"
     lines = [r for r in log if r["stage"] == "train"]
     assert lines[-1]["step"] == card["steps"] > 3 and set(lines[-1]["tau"]) == EVENTS
+    text = (out / "README.md").read_text()
+    assert text.startswith(f"# A {'chain' if options.kind == 'mtp' else 'DSpark'} drafter for toy")
+    assert "0.1 cross-entropy + 0.9 L1 + the" in text and "| mixed | coupled |" in text
     assert json.loads((out / "card.json").read_text())["validation"] == card["validation"]
     assert set(card["validation"]["mixed"]) == EVENTS and 1 < card["validation"]["T=1"]["residual"]["tau"] <= 4
 
@@ -193,7 +197,16 @@ def test_a_batch_wants_that_many_training_sequences():
         setting_of(replace(OPTIONS, anchors=65))
 
 
-def test_sums_count_steps_where_a_graph_can():
-    """A replayed graph runs no Python: all that a log line divides by lies on the device."""
-    sums = Sums(3, CPU)
-    assert all(isinstance(getattr(sums, n), torch.Tensor) for n in ("steps", "parts", "accepted", "slots"))
+def test_a_log_line_counts_greedy_rows_by_match_and_the_others_by_the_law():
+    """All that it divides by lies on the device: a replayed graph runs no Python."""
+    sums, one = Sums(2, CPU), torch.ones(())
+    parts = LossParts(
+        total=one * 3, ce=one, l1=one, coupled=one, confidence=one, free=one,
+        accept=torch.tensor([0.5, 0.25, 0.75, 0.5]), match=torch.tensor([1.0, 0.0, 1.0, 1.0]),
+    )  # fmt: skip
+    valid, greedy = torch.tensor([[True, True], [True, False]]), torch.tensor([True, True, False, False])
+    for _ in range(2):
+        sums.add(parts, valid, greedy, one)
+    assert isinstance(sums.steps, torch.Tensor) and sums.steps == 2
+    assert sums.take() == {**dict.fromkeys(Sums.NAMES, 1.0), "loss": 3.0, "acceptance": [0.875, 0.0]}
+    assert sums.take() == {**dict.fromkeys(Sums.NAMES, 0.0), "acceptance": [0.0, 0.0]}
