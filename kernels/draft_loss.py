@@ -1,12 +1,13 @@
-"""Loss rows of a drafter in one pass over its logits: value, gradient, acceptance and what the confidences learn from.
+"""Loss rows of a drafter in one pass over its logits: value, gradient, acceptance and what its confidences learn from.
 
-A row is held to the target's law at T = 1, whatever temperature its text was drawn with. Loss of a row, times its weight:
+A row is held to the target's law at T = 1, whatever temperature drew its text. Loss of a row, times its weight:
 
     ce * CE  +  l1 * sum |q - p|  +  coupled * 2 (1 - softmax((z + noise) / tau)[y])
 
-y = argmax(zp + noise) is the token that the target would emit under this noise, so the last term is a smooth form of the
-coupled rule's event (gumbel.py); rows of greedy text get no noise, and y is their label. Gradients: dL1/dz_v = q_v (s_v - sum_u q_u s_u), s = sign(q - p).
-Shapes: n rows, V' draft vocabulary. Ids outside it have q = 0: |q - p| sums to 2 (1 - accept) over the whole vocabulary.
+y = argmax(zp + noise) is the token that the target would emit under this noise, so the last term is a smooth form of
+the coupled rule's event (gumbel.py); rows of greedy text get no noise, and y is their label.
+Gradient: dL1/dz_v = q_v (s_v - sum_u q_u s_u), s = sign(q - p).
+Shapes: n rows, V' draft vocabulary. Ids outside it have q = 0: |q - p| sums to 2 (1 - accept) over all ids.
 """
 
 from __future__ import annotations
@@ -52,9 +53,7 @@ def draft_loss_rows(
 ) -> LossRows:  # fmt: skip
     """As the reference; on CUDA one Triton kernel, whose rows live in registers and L1."""
     if z.device.type != "cuda":
-        return draft_loss_rows_reference(
-            z, zp, lse, greedy, label, weight, seed=seed, first=first, shares=shares
-        )
+        return draft_loss_rows_reference(z, zp, lse, greedy, label, weight, seed=seed, first=first, shares=shares)
     from dsbench.kernels.draft_loss_triton import launch
 
     return launch(z, zp, lse, greedy, label, weight, seed=seed, first=first, shares=shares)

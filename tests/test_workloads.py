@@ -24,6 +24,7 @@ from dsbench.workloads import pull as pull_module
 from dsbench.workloads.dice import Dice, fill, shuffled
 from dsbench.workloads.jsonl import read_messages
 from dsbench.workloads.pull import REAL_SETS, is_pulled, pull, pulled_path, store
+from dsbench.workloads.training_openers import training_openers
 from dsbench.workloads.workload import BUILT_IN, catalogue, digest_of, interleave, load_workload
 
 DIGESTS = {
@@ -77,6 +78,26 @@ def test_training_shares_no_six_words_in_a_row_with_an_evaluation_set(name: str)
     evaluated = set[tuple[str, ...]]().union(*(runs(prompt, 6) for prompt in BUILT_IN[name]()))
     assert len(trained) > 5000 and len(evaluated) > 2000
     assert trained & evaluated == set()
+
+
+@pytest.mark.parametrize("name", list(BUILT_IN))
+def test_no_training_prompt_and_no_long_opener_starts_like_an_evaluation_prompt(name: str) -> None:
+    """From four words on; up to three are how anybody starts ("write a python")."""
+    evaluated = [words(prompt) for prompt in BUILT_IN[name]()]
+    starts = {tuple(found[:4]) for found in evaluated}
+    assert not starts & {tuple(words(prompt)[:4]) for prompt in training.training_prompts()}
+    openers = [words(opener) for opener in training_openers()]
+    assert not starts & {tuple(opener[:4]) for opener in openers}
+    inside = {run for found in evaluated for run in runs(" ".join(found), 5)}
+    assert not inside & {run for opener in openers for run in runs(" ".join(opener), 5)}
+    assert not {tuple(found) for found in evaluated} & {tuple(opener) for opener in openers}
+
+
+def test_openers_are_distinct_starts_of_many_kinds_apart_from_the_training_prompts() -> None:
+    openers = training_openers()
+    assert len({" ".join(words(opener)) for opener in openers}) == len(openers) > 90
+    assert all(opener == opener.lstrip() and 1 <= len(words(opener)) <= 6 for opener in openers)
+    assert not set(openers) & set(training.training_prompts())
 
 
 def test_training_shares_no_template_and_no_subject_with_the_evaluation_sets() -> None:

@@ -1,4 +1,4 @@
-"""First words of user turns: the target goes on from them, so that what it asks itself is not only what it likes to ask.
+"""First words of user turns, which the target goes on from: so it asks itself not only what it likes to ask.
 
 Kinds of requests that the training prompts have as well: numbers, verse, code, writing, questions, long material.
 """

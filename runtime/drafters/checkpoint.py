@@ -205,7 +205,9 @@ def check_tensors(folder: str, weights: Mapping[str, Tensor], expected: Mapping[
     """Raises UsageError naming the first tensor that lacks or misfits."""
     for name, size in expected.items():
         if name not in weights:
-            raise UsageError(f"drafter {folder} lacks the tensor {name}", hint="config.json, or its other half, says it is there")
+            raise UsageError(
+                f"drafter {folder} lacks the tensor {name}", hint="config.json, or its other half, says it is there"
+            )
         if tuple(weights[name].shape) != size:
             raise UsageError(
                 f"drafter {folder}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"

@@ -46,7 +46,10 @@ class ChainModule(nn.Module):
         cos, sin = cos[:s], sin[:s]
         token = norm(text, self.embed_norm, eps)
         behind = torch.arange(s, device=last.device)[:, None] - torch.arange(s, device=last.device)  # query - key
-        hidden, keys, values, steps = last, [], [], []
+        hidden = last
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        steps: list[Tensor] = []
         for k in range(self.shape.block):
             u = linear(torch.cat([F.pad(hidden, (0, 0, 1, -1)), token], dim=-1), self.fc)
             h = norm(u, layer.input_layernorm, eps)
@@ -57,8 +60,9 @@ class ChainModule(nn.Module):
             q = layer.queries(h, cos, sin)
             # a position before the k-th sees nothing and is nobody's; its own key keeps the softmax finite
             mixed = F.scaled_dot_product_attention(
-                q, torch.cat(keys, dim=2), torch.cat(values, dim=2), attn_mask=bias[None, None].expand(q.shape[0], 1, -1, -1)
-            )
+                q, torch.cat(keys, dim=2), torch.cat(values, dim=2),
+                attn_mask=bias[None, None].expand(q.shape[0], 1, -1, -1),
+            )  # fmt: skip
             hidden = norm(layer.finish(u, mixed), self.norm, eps)
             steps.append(hidden)
         at = anchor[..., None] + torch.arange(self.shape.block, device=anchor.device)  # [B, A, G]

@@ -83,6 +83,7 @@ class Keeper:
             "order": order.order, "next": order.next, "generator": order.generator.get_state(),
             "step": progress.step, "seconds": progress.seconds,
         }  # fmt: skip
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(self.path.name + ".partial")
         torch.save(state, partial)
         os.replace(partial, self.path)
@@ -109,6 +110,8 @@ def fit(
             forward = compiled(setting, setting.maker.make(order.take(), generator), log)
         stepper = Stepper(forward, setting, optimiser, sums, generator, ranks, graph=forward is not module)
         progress = keeper.resume(setting, optimiser, order, log)
+        if len(set(ranks.together([progress.step]))) > 1:
+            raise EnvironmentRefused("the ranks' kept states are of different steps", hint="delete them all")
         spent, began, logged = progress.seconds, time.perf_counter(), 0.0
         while True:
             now = ranks.agree(time.perf_counter() - began)
@@ -125,8 +128,8 @@ def fit(
 
 
 class Stepper:
-    """One optimiser step, all on the device. On CUDA, alone and compiled, it is one captured graph after its first runs:
-    launching its kernels one by one takes longer than running them.
+    """One optimiser step, all on the device. On CUDA, alone and compiled, it is one captured graph after its first
+    runs: launching its kernels one by one takes longer than running them.
     """
 
     EAGER = 3  # real steps before the capture, which make what a capture must find made
@@ -191,16 +194,14 @@ class Sums:
     NAMES = ("loss", "ce", "l1", "coupled", "confidence", "free", "gradient")
 
     def __init__(self, block: int, device: torch.device) -> None:
-        self.block, self.steps = block, torch.zeros((), device=device)
+        self.block, self.steps = block, torch.zeros((), device=device)  # on the device: a graph's replays count too
         self.parts = torch.zeros(len(self.NAMES), device=device)
         self.accepted, self.slots = torch.zeros(block, device=device), torch.zeros(block, device=device)
 
     @torch.no_grad()
     def add(self, parts: LossParts, valid: Tensor, greedy: Tensor, size: Tensor) -> None:
         self.steps += 1
-        self.parts += torch.stack(
-            [parts.total, parts.ce, parts.l1, parts.coupled, parts.confidence, parts.free, size]
-        )
+        self.parts += torch.stack([parts.total, parts.ce, parts.l1, parts.coupled, parts.confidence, parts.free, size])
         seen = valid.view(-1, self.block)
         passed = torch.where(greedy, parts.match, parts.accept)
         self.accepted += (passed.view(-1, self.block) * seen).sum(0)
@@ -218,9 +219,7 @@ class Sums:
         return {**named, "acceptance": [round(a, 4) for a in acceptance]}
 
 
-def _report(
-    options: TrainOptions, setting: Setting, sums: Sums, progress: Progress, fraction: float
-) -> dict[str, Any]:
+def _report(options: TrainOptions, setting: Setting, sums: Sums, progress: Progress, fraction: float) -> dict[str, Any]:
     left = progress.seconds * (1 - fraction) / fraction if fraction else math.nan
     record: dict[str, Any] = {
         "stage": "train", "step": progress.step, "seconds": round(progress.seconds, 2), "left": round(left, 1),

@@ -31,7 +31,7 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
     layers = target.shape.layers
     if options.layers > layers:
         raise UsageError(f"layers must be <= {layers}, the target's, got {options.layers}")
-    if options.taps[-1] > layers - 2:
+    if options.kind != "mtp" and options.taps[-1] > layers - 2:
         raise UsageError(f"taps must lie in 0..{layers - 2} for this target, got {list(options.taps)}")
     return DrafterShape(
         layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),

@@ -36,7 +36,7 @@ class LossParts:
 
 def chunk_rows(rows: int, columns: int) -> int:
     """Rows a chunk: equal chunks, so that one compiled shape serves all, of at most CHUNK_VALUES logits if possible."""
-    parts = max(1, -(-rows * columns // CHUNK_VALUES))
+    parts = min(rows, max(1, -(-rows * columns // CHUNK_VALUES)))
     while rows % parts and parts < rows:
         parts += 1
     return rows // parts
@@ -71,6 +71,7 @@ class HeadLoss(torch.autograd.Function):
             torch.mm(found.gradient, table, out=dx[at])
             if dw2 is not None:
                 dw2 += torch.mm(found.gradient.t(), x[at, d:])
+            del z, zp, found  # before the next chunk's are made
         ctx.save_for_backward(dx, dw2)
         ce, accept, soft, match = per_row
         ctx.mark_non_differentiable(ce, accept, soft, match, features)

@@ -52,7 +52,7 @@ class Muon:
 def orthogonal(matrices: Tensor) -> Tensor:
     """The nearest matrices with orthonormal rows, roughly (singular values in 0.7..1.2), of [n, r, c], r <= c; bf16."""
     a, b, c = NEWTON_SCHULZ
-    x = matrices.bfloat16()
+    x: Tensor = matrices.bfloat16()
     x = x / (x.float().norm(dim=(1, 2), keepdim=True) + 1e-7).bfloat16()
     for _ in range(ROUNDS):
         gram = x @ x.mT

@@ -48,8 +48,10 @@ class TrainOptions:
             raise UsageError(f"an mtp drafter has one layer and no sequential head, got {self.layers}, {self.head!r}")
         if not 0 <= self.coupled <= 1:
             raise UsageError(f"coupled must lie in 0..1, got {self.coupled}")
-        if self.window is not None and self.window < 1:
-            raise UsageError(f"window must be >= 1, got {self.window}")
+        if self.window is not None and self.window < self.block:  # the rows of a block see each other
+            raise UsageError(f"window must be >= block = {self.block}, got {self.window}")
+        if self.window is not None and self.kind == "mtp":
+            raise UsageError("an mtp drafter has no window")
         if self.head not in KINDS:
             raise UsageError(f"unknown sequential head {self.head!r}", hint=f"one of {', '.join(KINDS)}")
         for name in ("layers", "block", "draft_vocab", "sequences", "validation", "batch", "anchors", "decode_batch"):

@@ -1,4 +1,4 @@
-"""Several processes, one GPU each: who this one is, and the three things they must agree on. One process is a rank of one.
+"""Several processes, one GPU each: who this one is, and what they must agree on. One process is a rank of one.
 
 Started by torchrun (RANK, WORLD_SIZE, LOCAL_RANK). Every rank answers its share of the prompts, keeps features of its
 share of the sequences, and adds its gradients to the others'.
@@ -50,6 +50,13 @@ class Ranks:
         dist.all_reduce(flat)
         for value, part in zip(values, torch.split(flat, [v.numel() for v in values]), strict=True):
             value.copy_(part.view_as(value))
+
+    def same(self, values: Sequence[Tensor]) -> None:
+        """The first rank's tensors everywhere, in place."""
+        if self.count == 1:
+            return
+        for value in values:
+            dist.broadcast(value, src=0)
 
     def agree(self, number: float) -> float:
         """The first rank's number, through the host so that no device waits."""

@@ -50,12 +50,16 @@ def drafter_config(shape: DrafterShape, target_layers: int, *, chain: bool) -> d
     }
     if chain:
         return sizes
-    return sizes | _attention_config(shape) | {
-        "target_layer_ids": list(shape.taps),
-        "markov_rank": shape.rank,
-        "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
-        "confidence_head_with_markov": shape.confidence_with_token,
-    }
+    return (
+        sizes
+        | _attention_config(shape)
+        | {
+            "target_layer_ids": list(shape.taps),
+            "markov_rank": shape.rank,
+            "markov_head_type": "vanilla" if shape.head == "none" else shape.head,
+            "confidence_head_with_markov": shape.confidence_with_token,
+        }
+    )
 
 
 def _attention_config(shape: DrafterShape) -> dict[str, Any]:
@@ -112,11 +116,11 @@ def save_drafter(
 def card_text(card: Mapping[str, Any]) -> str:
     """The card for people."""
     data, options = card["data"], card["options"]
+    share = options["coupled"]
     lines = [
-        f"# A DSpark drafter for {card['target']}",
+        f"# A {'chain' if options['kind'] == 'mtp' else 'DSpark'} drafter for {card['target']}",
         "",
-        f"Drafts blocks of {options['block']} tokens: {options['layers']} layers over the target's layer outputs"
-        f" {list(options['taps'])}, a `{options['head']}` sequential head, {card['draft_vocab']} draft ids.",
+        _what_it_is(options) + f" {card['draft_vocab']} draft ids.",
         f"It fits the target with digest `{card['target_digest']}` and no other; embedding and head are that target's.",
         "",
         "## Training",
@@ -124,7 +128,9 @@ def card_text(card: Mapping[str, Any]) -> str:
         f" (seed {data['seed']}); prompts: `dsbench`'s training prompts and user turns that the target wrote",
         f"- {card['steps']:,} steps in {card['seconds']:.0f} s on {card['device']}, seed {options['seed']},"
         f" peak learning rate {options['lr']}",
-        "- loss: 0.1 cross-entropy + 0.9 L1 + the two confidences' binary cross-entropy",
+        f"- loss: 0.1 cross-entropy + {0.9 * (1 - share):.2g} L1"
+        + (f" + {1.8 * share:.2g} of the smooth coupled event" if share else "")
+        + " + the confidences' binary cross-entropies",
         "",
         "## Validation (teacher-forced, held-out prompts)",
         "| text | event | tau | " + " | ".join(f"slot {k}" for k in range(1, options["block"] + 1)) + " |",
@@ -142,6 +148,16 @@ def card_text(card: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _what_it_is(options: Mapping[str, Any]) -> str:
+    if options["kind"] == "mtp":
+        return f"Drafts chains of up to {options['block']} tokens: one causal layer that feeds on its own states,"
+    window = "" if options["window"] is None else f" within {options['window']} tokens,"
+    return (
+        f"Drafts blocks of {options['block']} tokens: {options['layers']} layers over the target's layer outputs"
+        f" {list(options['taps'])},{window} a `{options['head']}` sequential head,"
+    )
 
 
 def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:

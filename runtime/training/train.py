@@ -53,7 +53,8 @@ def train_drafter(
 ) -> dict[str, Any]:
     """Trains a drafter for `target`, writes its folder to `out` and returns its card.
 
-    `prompts` are user turns of the caller, `openers` first words of others; `log` takes one record at a time. Runs in the target's device and dtype.
+    `prompts` are user turns of the caller, `openers` first words of others; `log` takes one record at a time. Runs in
+    the target's device and dtype.
     An interrupted call is taken up by the same call: the data from its file, the training from the state beside `out`.
     """
     model, ranks = target.model, ranks or Ranks()
@@ -107,7 +108,7 @@ def prepare(
     options: TrainOptions, model: DenseTarget, data: TokenData, eos: frozenset[int], log: Log,
     ranks: Ranks | None = None,
 ) -> Setting:  # fmt: skip
-    """Features of this rank's share of the data, the draft vocabulary and the initialised module, on the target's device."""
+    """Features of this rank's share of the data, draft vocabulary and initialised module, on the target's device."""
     device, ranks = model.device, ranks or Ranks()
     vocabulary = torch.from_numpy(draft_vocabulary(data, options.draft_vocab, model.shape.vocab, eos)).to(device)
     width = -(-int(data.lengths.max()) // 64) * 64
@@ -133,6 +134,7 @@ def prepare(
     shape = drafter_shape_of(options, model, vocabulary.shape[0])
     module = (ChainModule(shape) if chain else DrafterModule(shape)).to(device)
     initialise(module, model, features, options.seed)
+    ranks.same([p.detach() for p in module.parameters()])  # gains are measured on a rank's own features
     rows = width + options.block
     heads = Heads(head=model.head[vocabulary.long()].contiguous(), cos=model.cos[:rows], sin=model.sin[:rows])
     shares = Shares(l1=0.9 * (1 - options.coupled), coupled=0.9 * options.coupled)
