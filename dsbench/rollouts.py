@@ -42,7 +42,7 @@ def rollout_requests(
 def roll_out(
     deployment: Deployment, by_workload: Mapping[str, Sequence[Request]], event: EventKey, batch: int
 ) -> dict[str, list[Rollout]]:
-    """Runs the requests of all workloads in one queue to their end, `batch` at a time, the deployment's drafter drafting.
+    """Runs the requests of all workloads in one queue, `batch` at a time; the deployment's drafter drafts.
 
     Gives the requests new ids, so that they are told apart; names and seeds, hence texts, stay.
     """

@@ -125,7 +125,8 @@ def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.
             torch.testing.assert_close(events[rows_k, event], mine[rows_k], atol=2e-3, rtol=1e-3)
             mine = drafter.events_free((h,), torch.full((len(h),), event))
             torch.testing.assert_close(free[:, event], mine, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(published, drafter._confidence(h, e), atol=1e-4, rtol=1e-4)
+        seen_k = h if e is None else torch.cat([h, e], dim=-1)
+        torch.testing.assert_close(published, F.linear(seen_k, *drafter.confidence).squeeze(-1), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, head="rnn"), MTP], ids=["vanilla", "rnn", "mtp"])

@@ -145,7 +145,8 @@ class Stepper:
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.sequences: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(device) if self.left > 0 else None  # backward must not know another at capture
+        stream: Any = torch.cuda.Stream
+        self.stream = stream(device) if self.left > 0 else None  # backward must not have known another one at capture
 
     def run(self, sequences: Tensor, seed: int, lr: float) -> None:
         """Sequences [B] of the training split; `seed` keys the noise."""

@@ -69,7 +69,7 @@ class Ranks:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
-    """The ranks that torchrun started, joined for the time of the block, each on its own GPU; alone where it did not."""
+    """The ranks that torchrun started, joined for a while, each on its own GPU; this one alone where it did not."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Ranks()
