@@ -200,12 +200,15 @@ def drafters_command(
     prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
     events: Annotated[str, typer.Option(help="rule@temperature, ...")] = EVENTS,
     time: Annotated[str | None, typer.Option(help="Batch sizes to time drafting at, e.g. 1,16.")] = None,
+    cards: Annotated[bool, typer.Option("--cards", help="Write what was measured into the folders' cards.")] = False,
 ) -> None:  # fmt: skip
     """Compare drafters on the same prompts, whole blocks verified: accepted length, acceptance by depth, draft time."""
     from dsbench.drafters import drafters
 
     config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
-    drafters(config, folders, tuple(name or ()), out=out, batch=batch, prompts=prompts, events=events, time=time)
+    drafters(
+        config, folders, tuple(name or ()), out=out, batch=batch, prompts=prompts, events=events, time=time, cards=cards
+    )
 
 
 @app.command("train")
@@ -219,7 +222,7 @@ def train_command(
     rank: Annotated[int, typer.Option(help="Width of the sequential head.")] = 64,
     block: Annotated[int | None, typer.Option(help="Draft tokens. [default: 7; 3 for mtp]", show_default=False)] = None,
     taps: Annotated[str, typer.Option(help="Target layers whose outputs are read.")] = "1,14,27",
-    window: Annotated[int | None, typer.Option(help="Context tokens a layer sees; all if not given.")] = None,
+    window: Annotated[int, typer.Option(help="Context tokens a layer sees; 0: all. Training shows it 512.")] = 512,
     draft_vocab: Annotated[int, typer.Option(help="Ids it can propose, the most frequent ones.")] = 16_384,
     sequences: Annotated[int, typer.Option(help="Training sequences to make.")] = 72_000,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-3,

@@ -14,6 +14,7 @@ from dsbench.acceptance import ALL
 from dsbench.commands import note, writable_folder
 from dsbench.deployment import Deployment, deploy, environment, sources_digest
 from dsbench.draft_time import draft_times
+from dsbench.drafters_card import write_card
 from dsbench.drafters_file import FILE, Cell, Comparison, DrafterEntry, load_comparison, unique_names
 from dsbench.drafters_table import print_comparison, write_csv
 from dsbench.errors import UsageError
@@ -51,7 +52,7 @@ class DraftersPlan:
 
 def drafters(
     config: RunConfig, folders: Sequence[Path], names: Sequence[str], *, out: Path, batch: int, prompts: int,
-    events: str, time: str | None,
+    events: str, time: str | None, cards: bool,
 ) -> None:  # fmt: skip
     """The command: compares, prints, draws. `time` is a range of batch sizes, or nothing."""
     plan = DraftersPlan(
@@ -66,6 +67,9 @@ def drafters(
     print_comparison(comparison)
     for path in (out / FILE, out / "drafters.csv", *draw_decay(comparison, out)):
         print(path)
+    for folder in folders if cards else ():
+        entry = next(d for d in comparison.drafters if Path(d.folder) == folder)
+        print(write_card(folder, comparison, entry))
 
 
 def check_folders(folders: Sequence[Path], names: Sequence[str]) -> None:

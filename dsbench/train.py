@@ -56,6 +56,7 @@ def train_options(kind: str, typed: dict[str, Any], *, seed: int, data: Path | N
         "layers": typed["layers"] or (1 if chain else 2),
         "block": typed["block"] or (3 if chain else 7),
         "taps": _layers(typed["taps"]),
+        "window": None if chain else typed["window"] or None,
     }
     if chain:
         filled |= {"batch": max(1, typed["batch"] // 2), "anchors": CHAIN_ANCHORS}

@@ -105,12 +105,17 @@ def _layer_shape(fields: Fields) -> ModelShape:
 
 
 def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -> None:
-    """Raises EnvironmentRefused naming what differs between a drafter and the target it is to serve."""
+    """Raises EnvironmentRefused naming what differs between a drafter and the target it is to serve.
+
+    A drafter trained here may tap the last layer's output, before the final norm; of a published one nobody knows
+    whether that state was normed.
+    """
     check_sizes(shape.layer, target)
-    if max(shape.taps) >= target.layers - 1 or min(shape.taps) < 0:
+    most = target.layers - (2 if shape.target_digest is None else 1)
+    if max(shape.taps) > most or min(shape.taps) < 0:
         raise EnvironmentRefused(
             f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must"
-            f" lie in 0..{target.layers - 2}"
+            f" lie in 0..{most}"
         )
     check_trained_for(shape.layer.name, shape.target_digest, digest)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0  # of optimisation so far
+    final: dict[str, Any] = field(default_factory=dict)  # the last line of the log
 
 
 class Keeper:
@@ -119,7 +120,8 @@ def fit(
             fraction = max(progress.seconds / options.seconds, progress.step / most_steps if most_steps else 0.0)
             if now - logged >= options.log_every or fraction >= 1:
                 logged = now
-                log(_report(options, setting, sums, progress, fraction))
+                progress.final = _report(options, setting, sums, progress, fraction)
+                log(progress.final)
                 keeper.keep(setting, optimiser, order, progress)
             if fraction >= 1:
                 return progress

@@ -31,8 +31,8 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
     layers = target.shape.layers
     if options.layers > layers:
         raise UsageError(f"layers must be <= {layers}, the target's, got {options.layers}")
-    if options.kind != "mtp" and options.taps[-1] > layers - 2:
-        raise UsageError(f"taps must lie in 0..{layers - 2} for this target, got {list(options.taps)}")
+    if options.kind != "mtp" and options.taps[-1] > layers - 1:
+        raise UsageError(f"taps must lie in 0..{layers - 1} for this target, got {list(options.taps)}")
     return DrafterShape(
         layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),
         block=options.block, taps=options.taps, head=options.head, rank=0 if options.head == "none" else options.rank,

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dsbench.profiles.card import card_text
 from dsbench.runtime.drafters.checkpoint import DrafterShape
 from dsbench.runtime.drafters.fields import FULL, SLIDING
 from dsbench.runtime.training.chain import ChainModule
@@ -111,53 +112,6 @@ def save_drafter(
         os.replace(out, old)
     os.replace(partial, out)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def card_text(card: Mapping[str, Any]) -> str:
-    """The card for people."""
-    data, options = card["data"], card["options"]
-    share = options["coupled"]
-    lines = [
-        f"# A {'chain' if options['kind'] == 'mtp' else 'DSpark'} drafter for {card['target']}",
-        "",
-        _what_it_is(options) + f" {card['draft_vocab']} draft ids.",
-        f"It fits the target with digest `{card['target_digest']}` and no other; embedding and head are that target's.",
-        "",
-        "## Training",
-        f"- data: {data['tokens']:,} tokens, {data['sequences']['train']:,} sequences that the target itself wrote"
-        f" (seed {data['seed']}); prompts: `dsbench`'s training prompts and user turns that the target wrote",
-        f"- {card['steps']:,} steps in {card['seconds']:.0f} s on {card['device']}, seed {options['seed']},"
-        f" peak learning rate {options['lr']}",
-        f"- loss: 0.1 cross-entropy + {0.9 * (1 - share):.2g} L1"
-        + (f" + {1.8 * share:.2g} of the smooth coupled event" if share else "")
-        + " + the confidences' binary cross-entropies",
-        "",
-        "## Validation (teacher-forced, held-out prompts)",
-        "| text | event | tau | " + " | ".join(f"slot {k}" for k in range(1, options["block"] + 1)) + " |",
-        "|---" * (options["block"] + 3) + "|",
-    ]
-    for text, events in card["validation"].items():
-        for event, found in events.items():
-            slots = " | ".join(f"{a:.3f}" for a in found["acceptance"])
-            lines.append(f"| {text} | {event} | {found['tau']:.3f} | {slots} |")
-    lines += [
-        "",
-        "tau counts the bonus token. These are means over given text, not accepted lengths of a run.",
-        "",
-        f"Licence: {card['licence']}",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _what_it_is(options: Mapping[str, Any]) -> str:
-    if options["kind"] == "mtp":
-        return f"Drafts chains of up to {options['block']} tokens: one causal layer that feeds on its own states,"
-    window = "" if options["window"] is None else f" within {options['window']} tokens,"
-    return (
-        f"Drafts blocks of {options['block']} tokens: {options['layers']} layers over the target's layer outputs"
-        f" {list(options['taps'])},{window} a `{options['head']}` sequential head,"
-    )
 
 
 def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -75,7 +75,7 @@ def train_drafter(
         "options": asdict(options) | {"data_path": None}, "data": data.meta, "steps": progress.step,
         "seconds": round(progress.seconds, 1), "ranks": ranks.count,
         "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "CPU",
-        "torch": torch.__version__, "validation": validation, "licence": LICENCE,
+        "torch": torch.__version__, "final": progress.final, "validation": validation, "licence": LICENCE,
     }  # fmt: skip
     if ranks.first:
         out.parent.mkdir(parents=True, exist_ok=True)

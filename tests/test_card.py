@@ -1,0 +1,47 @@
+"""A drafter's card says what the comparison says, of the right drafter."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_drafters import comparison
+
+from dsbench.drafters_card import write_card
+from dsbench.errors import UsageError
+
+CARD = {
+    "target": "toy", "target_digest": "d1", "draft_vocab": 40, "steps": 1200, "seconds": 61.2, "device": "CPU",
+    "options": {"kind": "dspark", "block": 3, "layers": 2, "taps": [0, 2], "window": 64, "head": "rnn", "seed": 5,
+                "lr": 0.01, "coupled": 0.0},
+    "data": {"tokens": 1000, "sequences": {"train": 10}, "seed": 5}, "final": {"loss": 1.25, "l1": 0.5},
+    "validation": {"T=1": {"residual": {"tau": 2.5, "acceptance": [0.7, 0.6, 0.5]}}}, "licence": "Apache-2.0",
+}  # fmt: skip
+
+
+def test_a_card_holds_the_drafters_own_lengths_and_everyones_depths(tmp_path):
+    (tmp_path / "card.json").write_text(json.dumps(CARD))
+    found = comparison()
+    found.conditions |= {"prompts": "60", "max_tokens": "64", "dtype": "float32", "device": "CPU"}
+    chain = next(d for d in found.drafters if d.name == "chain")
+    write_card(tmp_path, found, chain)
+    rows = {(d.name, r.workload, str(r.event)): r for d, r in found.acceptances()}
+    measured = json.loads((tmp_path / "card.json").read_text())["measured"]
+    assert {(r["event"], r["workload"]) for r in measured["lengths"]} == {(e, w) for n, w, e in rows if n == "chain"}
+    for row in measured["lengths"]:
+        assert row["tau"][0] == pytest.approx(rows["chain", row["workload"], row["event"]].tau.value, abs=1e-4)
+    assert {r["drafter"] for r in measured["depths"]} == {n for n, w, _ in rows if w == "all"}
+    text = (tmp_path / "README.md").read_text()
+    whole = rows["chain", "all", "coupled at temperature 1"]
+    tau, deep = whole.tau, whole.conditional[1]
+    assert f"| all | {tau.value:.2f} [{tau.low:.2f}, {tau.high:.2f}] | {whole.rounds} |" in text
+    assert f"{deep.value:.3f} [{deep.low:.3f}, {deep.high:.3f}]" in text
+    assert "loss 1.25, L1 0.5" in text and "1,200 steps in 61 s" in text and "within 64 tokens" in text
+    block = rows["block", "all", "coupled at temperature 1"].tau
+    assert f"{block.value:.2f} [{block.low:.2f}" not in text.split("## Acceptance by depth")[0]
+
+
+def test_a_folder_without_a_card_is_refused(tmp_path):
+    found = comparison()
+    with pytest.raises(UsageError, match=r"no card\.json"):
+        write_card(tmp_path, found, found.drafters[0])
