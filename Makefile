@@ -20,7 +20,7 @@ demo: setup
 
 # Unmarked tests first, then the short ones on the real model.
 test: setup
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow and not gpu" -n auto --dist loadfile
 	@$(BIN)/dsbench models pull smollm2-135m >/dev/null
 	$(BIN)/pytest -m slow
 

@@ -94,6 +94,8 @@ def _lengths(measured: Mapping[str, Any]) -> str:
 
 
 def _depths(measured: Mapping[str, Any]) -> str:
+    if not measured["depths"]:
+        return ""
     deepest = max((len(r["conditional"]) for r in measured["depths"]), default=0)
     rows = [
         [r["event"], r["drafter"], *(_interval(c, 3) if c else "" for c in r["conditional"])]
