@@ -106,6 +106,8 @@ def _join_kernel(
         top, split, runner = _best_two(b_top)
         runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
         margin = tl.minimum(tl.div_rn(top - runner, scale), CLIP)
+        if not NOISY:
+            gap = tl.where(temperature > 0, 0.0, margin)
         b_d = (top - b_top) / scale
         b_e = tl.exp(-b_d)
         mass = tl.sum(tl.where(b_e > 0, b_e * b_mass, 0.0), 0)
