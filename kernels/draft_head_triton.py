@@ -3,8 +3,9 @@
 `_draw_kernel` multiplies a tile of W2 by the features of up to 16 requests, adds the base logits and scores the result
 as draft_stats_triton does. `_advance_kernel` names the winner of the slot before and makes the next features from it;
 a row is split over programs by outputs, and each of them joins the row's parts anew, which costs less than a launch.
-Sums are fp32 and depend on neither the number of requests nor their order; what a kernel stores is in the drafter's
-dtype, what lies between is not rounded, so that in half precision drafts may differ from the plain path's.
+A request's logits depend on neither the number of requests nor their order. What a kernel stores is in the drafter's
+dtype; what lies between is fp32, so that drafts may differ from those of a path which rounds more often. That is
+allowed: verification keeps the text whatever is drafted.
 `p_` pointers, `b_` block of values, `o_` offsets.
 """
 
@@ -184,7 +185,7 @@ def _inputs(head: Head, part: Tensor, state: Tensor) -> tuple[Any, Any, Tensor]:
 
 
 def _outputs(rank: int) -> int:
-    return min(triton.next_power_of_2(rank), OUTPUTS)
+    return min(int(triton.next_power_of_2(rank)), OUTPUTS)
 
 
 def _sizes(head: Head) -> dict[str, Any]:
