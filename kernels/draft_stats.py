@@ -17,12 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsbench.kernels.gumbel import THRESHOLD_STEP, THRESHOLDS, gumbel_of_word, philox_word, winning_words
+from dsbench.kernels.gumbel import (
+    BLOCK,
+    block_tops,
+    block_words,
+    gumbel_of_word,
+    most_winning,
+    philox_word,
+    winning_words,
+)
 from dsbench.kernels.philox import GUMBEL_MAX, gumbel_noise
 
 FEATURES = 6
 CLIP, SHIFT = 10.0, 0.1
-BLOCK = 64  # logits that share one maximum: a block that cannot matter is skipped whole
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 LOWEST = -3.4028235e38
 
@@ -107,7 +114,7 @@ def _stats_rows(
     for row in numba.prange(logits.shape[0]):
         x, out = logits[row], features[row]
         temp = temperature[row] if temperature[row] > 0 else np.float32(1)
-        tops = _block_tops(x)
+        tops = block_tops(x)
         top = _find(x, tops, -1)
         second = _find(x, tops, top)
         margin = np.float32(CLIP)
@@ -124,18 +131,6 @@ def _stats_rows(
         out[1] = -math.log(mass)
         out[2], out[3] = margin, math.log(margin + np.float32(SHIFT))
         out[4], out[5] = gap, math.log(gap + np.float32(SHIFT))
-
-
-@numba.njit(fastmath={"nnan", "nsz", "reassoc"})
-def _block_tops(x: Any) -> Any:
-    """The maximum of each BLOCK logits, [ceil(V' / BLOCK)]."""
-    tops = np.empty((x.shape[0] + BLOCK - 1) // BLOCK, np.float32)
-    for b in range(tops.shape[0]):
-        top = np.float32(-np.inf)
-        for v in range(b * BLOCK, min((b + 1) * BLOCK, x.shape[0])):
-            top = x[v] if x[v] > top else top
-        tops[b] = top
-    return tops
 
 
 @numba.njit
@@ -213,12 +208,12 @@ def _perturbed(
         if tops[b] < floor:
             continue
         count = min(BLOCK, x.shape[0] - b * BLOCK)
-        lowest = _block_words(seed, position, ids, b * BLOCK, count, words)
-        if lowest > _most_winning(line - tops[b] / temp, winning):
+        lowest = block_words(seed, position, ids, b * BLOCK, count, words)
+        if lowest > most_winning(line - tops[b] / temp, winning):
             continue
         for v in range(b * BLOCK, b * BLOCK + count):
             word = words[v - b * BLOCK]
-            if x[v] < floor or v in (top, second) or word > _most_winning(line - x[v] / temp, winning):
+            if x[v] < floor or v in (top, second) or word > most_winning(line - x[v] / temp, winning):
                 continue
             score = x[v] / temp + gumbel_of_word(word)
             if score > best or (score == best and v < best_at):
@@ -228,30 +223,3 @@ def _perturbed(
             line = max(other, best - np.float32(CLIP))
             floor = max((line - np.float32(GUMBEL_MAX)) * temp, np.float32(LOWEST))
     return best_at, min(best - other, np.float32(CLIP))
-
-
-@numba.njit(inline="always")
-def _most_winning(gap: Any, winning: Any) -> Any:
-    """The largest word whose noise may exceed `gap`."""
-    return winning[min(int(gap * THRESHOLD_STEP), THRESHOLDS - 1)] if gap > 0 else np.int64(1 << 24)
-
-
-@numba.njit
-def _block_words(seed: Any, position: Any, ids: Any, first: int, count: int, words: Any) -> Any:
-    """`philox_word` >> 8 of ids[first : first + count] into `words`, and their least; without branches, for SIMD."""
-    mask = np.uint64(0xFFFFFFFF)
-    low, high, at = np.uint64(seed) & mask, (np.uint64(seed) >> np.uint64(32)) & mask, np.uint64(position)
-    least = np.int64(1 << 24)
-    for t in range(count):
-        c0, c1, c2, c3 = np.uint64(ids[first + t] >> 2) & mask, at, np.uint64(0), np.uint64(0)
-        k0, k1 = low, high
-        for _ in range(10):
-            a, b = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
-            c0, c1, c2, c3 = (b >> np.uint64(32)) ^ c1 ^ k0, b & mask, (a >> np.uint64(32)) ^ c3 ^ k1, a & mask
-            k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
-        lane = ids[first + t] & 3
-        even, odd = c2 if lane & 2 else c0, c3 if lane & 2 else c1
-        words[t] = np.int64((odd if lane & 1 else even) >> np.uint64(8))
-    for t in range(count):
-        least = min(least, words[t])
-    return least

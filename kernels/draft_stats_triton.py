@@ -38,10 +38,44 @@ def _gumbel(seed, position, b_id):
 
 
 @triton.jit
-def _best_two(b_x):
-    """Largest, its index (the lowest of equals), largest of the rest."""
-    top, at = tl.max(b_x, 0, return_indices=True, return_indices_tie_break_left=True)
-    return top, at, tl.max(tl.where(tl.arange(0, b_x.shape[0]) == at, float("-inf"), b_x), 0)
+def best_two(b_x, AXIS: tl.constexpr):
+    """Largest along an axis, its index (the lowest of equals), largest of the rest."""
+    top, at = tl.max(b_x, AXIS, return_indices=True, return_indices_tie_break_left=True)
+    o_x = tl.arange(0, b_x.shape[AXIS])
+    mine = o_x == at if AXIS == 0 else o_x[None, :] == at[:, None]
+    return top, at, tl.max(tl.where(mine, float("-inf"), b_x), AXIS)
+
+
+@triton.jit
+def score_tile(
+    b_x, b_row, live, split, b_temperature, p_seed, b_position, p_id, p_part, p_at,
+    V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, NOISY: tl.constexpr,
+    STATS: tl.constexpr,
+):  # fmt: skip
+    """Stores what logits b_x [rows, BLOCK] of ids `split` * BLOCK on give to their rows b_row, those that are live."""
+    o_v = split * BLOCK + tl.arange(0, BLOCK)
+    hot = b_temperature > 0
+    b_scale = tl.where(hot, b_temperature, 1.0)[:, None]
+    p_mine = p_part + b_row * PARTS * SPLITS + split
+    if NOISY:
+        b_id = tl.broadcast_to(tl.load(p_id + o_v, mask=o_v < V, other=0)[None, :], b_x.shape)
+        b_seed = tl.broadcast_to(tl.load(p_seed + b_row, mask=live, other=0)[:, None], b_x.shape)
+        b_noise = _gumbel(b_seed, tl.broadcast_to(b_position[:, None], b_x.shape), b_id)
+        best, at, second = best_two(
+            tl.where(hot[:, None], tl.div_rn(b_x, tl.broadcast_to(b_scale, b_x.shape)) + b_noise, b_x), 1
+        )
+        tl.store(p_mine, best, mask=live)
+        tl.store(p_at + b_row * SPLITS + split, split * BLOCK + at, mask=live)
+        if STATS:
+            tl.store(p_mine + SPLITS, second, mask=live)
+    if STATS:
+        top, at, second = best_two(b_x, 1)
+        b_d = (tl.maximum(top, -3.0e38)[:, None] - b_x) / b_scale  # infinite where the logit is excluded
+        b_e = tl.exp(-b_d)
+        tl.store(p_mine + 2 * SPLITS, top, mask=live)
+        tl.store(p_mine + 3 * SPLITS, second, mask=live)
+        tl.store(p_mine + 4 * SPLITS, tl.sum(b_e, 1), mask=live)
+        tl.store(p_mine + 5 * SPLITS, tl.sum(tl.where(b_e > 0, b_e * b_d, 0.0), 1), mask=live)
 
 
 @triton.jit
@@ -50,30 +84,61 @@ def _part_kernel(
     V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, NOISY: tl.constexpr,
     STATS: tl.constexpr,
 ):  # fmt: skip
-    i_row, i_split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    o_v = i_split * BLOCK + tl.arange(0, BLOCK)
-    real = o_v < V
-    b_x = tl.load(p_logits + i_row * stride + o_v, mask=real, other=float("-inf")).to(tl.float32)
-    temperature = tl.load(p_temperature + i_row)
-    hot = temperature > 0
-    scale = tl.where(hot, temperature, 1.0)
-    p_mine = p_part + i_row * PARTS * SPLITS + i_split
+    b_row, split = tl.program_id(0).to(tl.int64) + tl.arange(0, 1), tl.program_id(1)
+    o_v = split * BLOCK + tl.arange(0, BLOCK)
+    o_x = b_row[:, None] * stride + o_v[None, :]
+    b_x = tl.load(p_logits + o_x, mask=(o_v < V)[None, :], other=float("-inf")).to(tl.float32)
+    b_position = tl.load(p_position + b_row) if NOISY else b_row
+    score_tile(
+        b_x, b_row, b_row >= 0, split, tl.load(p_temperature + b_row), p_seed, b_position, p_id, p_part, p_at,
+        V, BLOCK, SPLITS, PARTS, NOISY, STATS,
+    )  # fmt: skip
+
+
+@triton.jit
+def join_row(
+    p_part, p_at, p_temperature, p_features, row,
+    SPLITS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, CLIP: tl.constexpr, SHIFT: tl.constexpr,
+    NOISY: tl.constexpr, STATS: tl.constexpr,
+):  # fmt: skip
+    """The winner of a row; with STATS its features are stored at `p_features`."""
+    o_s = tl.arange(0, WIDTH)
+    real = o_s < SPLITS
+    p_row = p_part + row * PARTS * SPLITS + o_s
+    gap = 0.0
+    winner = tl.zeros((), tl.int32)
     if NOISY:
-        b_id = tl.load(p_id + o_v, mask=real, other=0)
-        b_noise = _gumbel(tl.load(p_seed + i_row), tl.load(p_position + i_row), b_id)
-        best, at, second = _best_two(tl.where(hot, tl.div_rn(b_x, scale) + b_noise, b_x))
-        tl.store(p_mine, best)
-        tl.store(p_at + i_row * SPLITS + i_split, i_split * BLOCK + at)
+        b_best = tl.load(p_row, mask=real, other=float("-inf"))
+        best, split, runner = best_two(b_best, 0)
+        b_at = tl.load(p_at + row * SPLITS + o_s, mask=real, other=0)
+        winner = tl.sum(tl.where(o_s == split, b_at, 0), 0)
         if STATS:
-            tl.store(p_mine + SPLITS, second)
+            b_second = tl.load(p_row + SPLITS, mask=real, other=float("-inf"))
+            runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
+            gap = tl.minimum(best - runner, CLIP)
     if STATS:
-        top, at, second = _best_two(b_x)
-        b_d = (tl.maximum(top, -3.0e38) - b_x) / scale  # infinite where the logit is excluded
+        temperature = tl.load(p_temperature + row)
+        scale = tl.where(temperature > 0, temperature, 1.0)
+        b_top = tl.load(p_row + 2 * SPLITS, mask=real, other=float("-inf"))
+        b_second = tl.load(p_row + 3 * SPLITS, mask=real, other=float("-inf"))
+        b_mass = tl.load(p_row + 4 * SPLITS, mask=real, other=0.0)
+        b_fall = tl.load(p_row + 5 * SPLITS, mask=real, other=0.0)
+        top, split, runner = best_two(b_top, 0)
+        runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
+        margin = tl.minimum(tl.div_rn(top - runner, scale), CLIP)
+        if not NOISY:
+            gap = tl.where(temperature > 0, 0.0, margin)
+        b_d = (top - b_top) / scale
         b_e = tl.exp(-b_d)
-        tl.store(p_mine + 2 * SPLITS, top)
-        tl.store(p_mine + 3 * SPLITS, second)
-        tl.store(p_mine + 4 * SPLITS, tl.sum(b_e, 0))
-        tl.store(p_mine + 5 * SPLITS, tl.sum(tl.where(b_e > 0, b_e * b_d, 0.0), 0))
+        mass = tl.sum(tl.where(b_e > 0, b_e * b_mass, 0.0), 0)
+        fall = tl.sum(tl.where(b_e > 0, b_e * (b_fall + b_mass * b_d), 0.0), 0)
+        tl.store(p_features, tl.log(mass) + fall / mass)
+        tl.store(p_features + 1, -tl.log(mass))
+        tl.store(p_features + 2, margin)
+        tl.store(p_features + 3, tl.log(margin + SHIFT))
+        tl.store(p_features + 4, gap)
+        tl.store(p_features + 5, tl.log(gap + SHIFT))
+    return winner
 
 
 @triton.jit
@@ -82,41 +147,13 @@ def _join_kernel(
     SPLITS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, FEATURES: tl.constexpr, CLIP: tl.constexpr,
     SHIFT: tl.constexpr, NOISY: tl.constexpr, STATS: tl.constexpr,
 ):  # fmt: skip
-    i_row = tl.program_id(0).to(tl.int64)
-    o_s = tl.arange(0, WIDTH)
-    real = o_s < SPLITS
-    p_row = p_part + i_row * PARTS * SPLITS + o_s
-    gap = 0.0
+    row = tl.program_id(0).to(tl.int64)
+    p_mine = p_features + row * FEATURES
+    winner = join_row(
+        p_part, p_at, p_temperature, p_mine, row, SPLITS, WIDTH, PARTS, CLIP, SHIFT, NOISY, STATS
+    )  # fmt: skip
     if NOISY:
-        b_best = tl.load(p_row, mask=real, other=float("-inf"))
-        best, split, runner = _best_two(b_best)
-        b_at = tl.load(p_at + i_row * SPLITS + o_s, mask=real, other=0)
-        tl.store(p_winner + i_row, tl.sum(tl.where(o_s == split, b_at, 0), 0).to(tl.int64))
-        if STATS:
-            b_second = tl.load(p_row + SPLITS, mask=real, other=float("-inf"))
-            runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
-            gap = tl.minimum(best - runner, CLIP)
-    if STATS:
-        temperature = tl.load(p_temperature + i_row)
-        scale = tl.where(temperature > 0, temperature, 1.0)
-        b_top = tl.load(p_row + 2 * SPLITS, mask=real, other=float("-inf"))
-        b_second = tl.load(p_row + 3 * SPLITS, mask=real, other=float("-inf"))
-        b_mass = tl.load(p_row + 4 * SPLITS, mask=real, other=0.0)
-        b_fall = tl.load(p_row + 5 * SPLITS, mask=real, other=0.0)
-        top, split, runner = _best_two(b_top)
-        runner = tl.maximum(runner, tl.max(tl.where(o_s == split, b_second, float("-inf")), 0))
-        margin = tl.minimum(tl.div_rn(top - runner, scale), CLIP)
-        b_d = (top - b_top) / scale
-        b_e = tl.exp(-b_d)
-        mass = tl.sum(tl.where(b_e > 0, b_e * b_mass, 0.0), 0)
-        fall = tl.sum(tl.where(b_e > 0, b_e * (b_fall + b_mass * b_d), 0.0), 0)
-        p_out = p_features + i_row * FEATURES
-        tl.store(p_out, tl.log(mass) + fall / mass)
-        tl.store(p_out + 1, -tl.log(mass))
-        tl.store(p_out + 2, margin)
-        tl.store(p_out + 3, tl.log(margin + SHIFT))
-        tl.store(p_out + 4, gap)
-        tl.store(p_out + 5, tl.log(gap + SHIFT))
+        tl.store(p_winner + row, winner.to(tl.int64))
 
 
 def coupled_stats(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dsbench.kernels.philox import GUMBEL_MAX, gumbel_noise
 
+BLOCK = 64  # logits that share one maximum: a block that cannot matter is skipped whole
 THRESHOLD_STEP = 8  # thresholds per unit of gap
 THRESHOLDS = 18 * THRESHOLD_STEP
 
@@ -87,31 +88,83 @@ def gumbel_of_word(word24: Any) -> Any:
     return np.float32(-math.log(np.float32(-math.log1p(-w))))
 
 
+@numba.njit(inline="always")
+def most_winning(gap: Any, winning: Any) -> Any:
+    """The largest word whose noise may exceed `gap`."""
+    return winning[min(int(gap * THRESHOLD_STEP), THRESHOLDS - 1)] if gap > 0 else np.int64(1 << 24)
+
+
+@numba.njit(fastmath={"nnan", "nsz", "reassoc"})
+def block_tops(x: Any) -> Any:
+    """The maximum of each BLOCK logits, [ceil(V' / BLOCK)]."""
+    tops = np.empty((x.shape[0] + BLOCK - 1) // BLOCK, np.float32)
+    for b in range(tops.shape[0]):
+        top = np.float32(-np.inf)
+        for v in range(b * BLOCK, min((b + 1) * BLOCK, x.shape[0])):
+            top = x[v] if x[v] > top else top
+        tops[b] = top
+    return tops
+
+
+@numba.njit
+def block_words(seed: Any, position: Any, ids: Any, first: int, count: int, words: Any) -> Any:
+    """`philox_word` >> 8 of ids[first : first + count] into `words`, and their least; without branches, for SIMD."""
+    mask = np.uint64(0xFFFFFFFF)
+    low, high, at = np.uint64(seed) & mask, (np.uint64(seed) >> np.uint64(32)) & mask, np.uint64(position)
+    least = np.int64(1 << 24)
+    for t in range(count):
+        c0, c1, c2, c3 = np.uint64(ids[first + t] >> 2) & mask, at, np.uint64(0), np.uint64(0)
+        k0, k1 = low, high
+        for _ in range(10):
+            a, b = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+            c0, c1, c2, c3 = (b >> np.uint64(32)) ^ c1 ^ k0, b & mask, (a >> np.uint64(32)) ^ c3 ^ k1, a & mask
+            k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+        lane = ids[first + t] & 3
+        even, odd = c2 if lane & 2 else c0, c3 if lane & 2 else c1
+        words[t] = np.int64((odd if lane & 1 else even) >> np.uint64(8))
+    for t in range(count):
+        least = min(least, words[t])
+    return least
+
+
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _argmax_rows(logits: Any, temperature: Any, seeds: Any, positions: Any, ids: Any, winning: Any, out: Any) -> None:
-    n, vocab = logits.shape
-    for row in numba.prange(n):
+    for row in numba.prange(logits.shape[0]):
         x = logits[row]
-        top = 0
-        for v in range(1, vocab):
-            if x[v] > x[top]:
-                top = v
-        temp = temperature[row]
-        if temp > 0:
-            word = np.int64(philox_word(seeds[row], positions[row], ids[top]) >> np.uint64(8))
-            best, best_at = x[top] / temp + gumbel_of_word(word), top
-            # a token below this line cannot win whatever its noise
-            floor = (best - np.float32(GUMBEL_MAX)) * temp
-            for v in range(vocab):
-                if x[v] < floor or v == top:
-                    continue
-                gap = best - x[v] / temp
-                word = np.int64(philox_word(seeds[row], positions[row], ids[v]) >> np.uint64(8))
-                if gap > 0 and word > winning[min(int(gap * THRESHOLD_STEP), THRESHOLDS - 1)]:
-                    continue
-                score = x[v] / temp + gumbel_of_word(word)
-                if score > best or (score == best and v < best_at):
-                    best, best_at = score, v
-                    floor = (best - np.float32(GUMBEL_MAX)) * temp
-            top = best_at
+        tops = block_tops(x)
+        block = 0
+        for b in range(1, tops.shape[0]):
+            if tops[b] > tops[block]:
+                block = b
+        top, last = block * BLOCK, min((block + 1) * BLOCK, x.shape[0]) - 1
+        while top < last and x[top] != tops[block]:
+            top += 1
+        if temperature[row] > 0:
+            top = _perturbed_top(x, tops, top, temperature[row], seeds[row], positions[row], ids, winning)
         out[row] = top
+
+
+@numba.njit
+def _perturbed_top(
+    x: Any, tops: Any, top: int, temp: Any, seed: Any, position: Any, ids: Any, winning: Any
+) -> int:  # fmt: skip
+    """Index of the best x / temp + noise. `floor`: a token below it cannot win whatever its noise."""
+    word = np.int64(philox_word(seed, position, ids[top]) >> np.uint64(8))
+    best, best_at = x[top] / temp + gumbel_of_word(word), top
+    floor = (best - np.float32(GUMBEL_MAX)) * temp
+    words = np.empty(BLOCK, np.int64)
+    for b in range(tops.shape[0]):
+        if tops[b] < floor:
+            continue
+        count = min(BLOCK, x.shape[0] - b * BLOCK)
+        if block_words(seed, position, ids, b * BLOCK, count, words) > most_winning(best - tops[b] / temp, winning):
+            continue
+        for v in range(b * BLOCK, b * BLOCK + count):
+            word = words[v - b * BLOCK]
+            if x[v] < floor or v == top or word > most_winning(best - x[v] / temp, winning):
+                continue
+            score = x[v] / temp + gumbel_of_word(word)
+            if score > best or (score == best and v < best_at):
+                best, best_at = score, v
+                floor = (best - np.float32(GUMBEL_MAX)) * temp
+    return best_at

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.attention import paged_attention, paged_attention_reference
+from dsbench.kernels.draft_head import Head, coupled_block, coupled_block_reference
 from dsbench.kernels.draft_stats import (
     coupled_stats,
     coupled_stats_reference,
@@ -24,6 +25,17 @@ from dsbench.kernels.gumbel import gumbel_argmax, gumbel_argmax_reference
 from dsbench.kernels.linear import Projection
 
 Inputs = dict[str, Any]
+BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all
+    (1, 7, 24, 64, 1300, "rnn", True),
+    (3, 4, 9, 5, 77, "rnn", False),
+    (17, 3, 33, 8, 2049, "rnn", False),
+    (2, 3, 16, 70, 300, "rnn", True),  # inner products in parts
+    (1, 3, 20, 5, 128, "gated", True),
+    (17, 2, 12, 64, 500, "gated", False),
+    (3, 5, 7, 8, 1000, "vanilla", False),
+    (17, 2, 7, 64, 130, "vanilla", True),
+    (1, 1, 3, 1, 1, "rnn", True),
+)
 STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
 
 
@@ -84,6 +96,26 @@ def registry() -> tuple[Op, ...]:
             cuda=lambda logits, temperature, **_: _stats_triton().law_stats(logits, temperature),
         ),
         Op(
+            name="coupled_block tokens",
+            compiled=lambda **inputs: _block(coupled_block, inputs)[0],
+            reference=lambda **inputs: _block_reference(inputs)[0],
+            make_inputs=_block_inputs,
+            cases=BLOCK_CASES,
+            tolerance=0.0,
+            why="scores differ by some 2**-19, and leads of that size do not occur here",
+            cuda=lambda **inputs: _block(_block_triton, inputs)[0],
+        ),
+        Op(
+            name="coupled_block features",
+            compiled=lambda **inputs: _block(coupled_block, inputs)[1],
+            reference=lambda **inputs: _block_reference(inputs)[1],
+            make_inputs=_block_inputs,
+            cases=BLOCK_CASES,
+            tolerance=4e-4,
+            why="coupled_stats, of logits with an fp32 product each",
+            cuda=lambda **inputs: _block(_block_triton, inputs)[1],
+        ),
+        Op(
             name="paged_attention",
             compiled=paged_attention,
             reference=paged_attention_reference,
@@ -122,6 +154,26 @@ def _stats_triton() -> Any:
     return draft_stats_triton
 
 
+def _block(run: Callable[..., tuple[Tensor, Any]], inputs: Inputs) -> tuple[Tensor, Any]:
+    rest = {name: x for name, x in inputs.items() if "." not in name and name not in ("kind", "hidden")}
+    head = Head.of(inputs["kind"], {name: x for name, x in inputs.items() if "." in name})
+    return run(
+        head=head, part=head.hidden_part(inputs["hidden"]), counts=inputs["depth"].tolist(), stats=True, **rest
+    )  # fmt: skip
+
+
+def _block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    rest = {name: x for name, x in inputs.items() if "." not in name}
+    return coupled_block_reference(weights={name: x for name, x in inputs.items() if "." in name}, **rest)
+
+
+def _block_triton(counts: list[int], **inputs: Any) -> tuple[Tensor, Any]:
+    from dsbench.kernels import draft_head_triton
+
+    made: tuple[Tensor, Any] = draft_head_triton.coupled_block(most=max(counts), **inputs)
+    return made
+
+
 def _attention_triton(**inputs: Any) -> Tensor:
     from dsbench.kernels.attention_triton import paged_attention as attend
 
@@ -138,6 +190,33 @@ def _argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
         "seeds": torch.randint(-(2**62), 2**62, (n,), generator=generator),
         "positions": torch.randint(0, 8192, (n,), generator=generator),
         "ids": torch.randperm(vocab * 3, generator=generator)[:vocab].sort().values,
+    }
+
+
+def _block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+    """Base logits past a request's depth are poisoned."""
+    n, slots, hidden, rank, vocab, kind, whole = case
+    inputs = _argmax_inputs(generator, (n, vocab))
+    depth = torch.full((n,), slots) if whole else torch.arange(n) % (slots + 1)
+    depth[-1] = slots
+    base = torch.randn(n, slots, vocab, generator=generator) * 2
+    base[torch.arange(slots) >= depth[:, None]] = float("nan")
+    sizes = {"markov_w1.weight": (3 * vocab, rank), "markov_w2.weight": (vocab, rank)}
+    sizes |= {
+        "rnn": {"joint_proj.weight": (3 * rank, 2 * rank + hidden), "joint_proj.bias": (3 * rank,)},
+        "gated": {"gate_proj.weight": (rank, hidden + rank), "gate_proj.bias": (rank,)},
+    }.get(kind, {})
+    weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in sizes.items()}
+    return weights | {
+        "kind": kind,
+        "hidden": torch.randn(n, slots, hidden, generator=generator),
+        "base": base,
+        "anchor": torch.randint(0, 3 * vocab, (n,), generator=generator),
+        "start": inputs["positions"],
+        "depth": depth,
+        "temperature": inputs["temperature"],
+        "seeds": inputs["seeds"],
+        "ids": inputs["ids"],
     }
 
 

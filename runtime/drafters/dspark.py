@@ -14,24 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.attention import paged_attention
-from dsbench.kernels.draft_stats import FEATURES
+from dsbench.kernels.draft_head import Head
 from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch, block_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
 from dsbench.runtime.drafters.events import event_head, event_of
-from dsbench.runtime.drafters.heads import head_feature
+from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
 from dsbench.runtime.request import Request
-from dsbench.runtime.sampling import (
-    Purpose,
-    Sampling,
-    coupled_choice,
-    coupled_draw,
-    distribution,
-    inverse_cdf,
-    keyed_uniforms,
-    law_features,
-)
+from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget, layer_weights, split_heads
 from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
@@ -60,7 +51,7 @@ class DSparkDrafter:
         self.sequential = {
             k.removeprefix("markov_head."): w for k, w in weights.items() if k.startswith("markov_head.")
         }
-        self.bias = Projection(self.sequential["markov_w2.weight"]) if shape.head != "none" else None
+        self.markov = None if shape.head == "none" else Head.of(shape.head, self.sequential)
         self.confidence = _linear(weights, "confidence_head.proj")
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
         self.events = event_head(weights, "confidence_events")
@@ -120,38 +111,23 @@ class DSparkDrafter:
         A slot runs for the requests that want it and no others. `depth` lies on the host: where all of it is equal,
         nothing here waits for the device.
         """
-        requests, block = hidden.shape[:2]
         counts: list[int] = depth.tolist()
-        most = max(counts)
-        base, positions = self._base(hidden, counts), start[:, None] + torch.arange(1, most + 1, device=hidden.device)
-        tokens = anchor.new_zeros(requests, block)
-        features = None if self.events is None else hidden.new_zeros(requests, most, FEATURES, dtype=torch.float32)
-        laws = base.new_zeros(base.shape, dtype=torch.float32) if rule == "residual" else None
-        state = hidden.new_zeros(requests, max(self.shape.rank, 1))
-        for j in range(most):
-            rows = row_index([r for r, count in enumerate(counts) if count > j], requests, hidden.device)
-            previous, mine = anchor[rows] if j == 0 else tokens[rows, j - 1], sampling.rows(rows)
-            logits, after = self._slot(hidden[rows, j], base[rows, j], previous, state[rows])
-            if after is not None:
-                state[rows] = after
-            if laws is not None:
-                laws[rows, j] = law = distribution(logits, mine)
-                drawn = inverse_cdf(law, keyed_uniforms(mine, positions[rows, j], Purpose.DRAFT))
-                tokens[rows, j] = self.vocabulary[drawn]
-                if features is not None:
-                    features[rows, j] = law_features(logits, mine)
-            elif features is None:
-                tokens[rows, j] = coupled_choice(logits, mine, positions[rows, j], self.vocabulary)
-            else:
-                drawn, features[rows, j] = coupled_draw(logits, mine, positions[rows, j], self.vocabulary)
-                tokens[rows, j] = drawn
-        drafted = depth_on(depth, counts, hidden.device)
-        before = torch.cat([anchor[:, None], tokens], dim=1)[:, :most]
-        confidence = self._confidence(hidden[:, :most], before, features, event_of(sampling.temperature, rule))
+        most, drafted = max(counts), depth_on(depth, counts, hidden.device)
+        plan = Plan(
+            start=start, counts=counts, depth=drafted, sampling=sampling, ids=self.vocabulary, rule=rule,
+            stats=self.events is not None,
+        )  # fmt: skip
+        base, mine = self._base(hidden, counts), hidden[:, :most]
+        made = at_once(base, plan) if self.markov is None else in_turn(self.markov, base, mine, anchor, plan)
+        before = torch.cat([anchor[:, None], made.tokens], dim=1)[:, :most]
+        confidence = self._confidence(mine, before, made.features, event_of(sampling.temperature, rule))
         if len(set(counts)) > 1:
             confidence = confidence.masked_fill(torch.arange(most, device=hidden.device) >= drafted[:, None], 0)
-        confidence = F.pad(confidence, (0, block - most))
-        return Draft(tokens=tokens, confidence=confidence, free=free, depth=drafted, probabilities=laws)
+        left = (0, self.block - most)
+        return Draft(
+            tokens=F.pad(made.tokens, left), confidence=F.pad(confidence, left), free=free, depth=drafted,
+            probabilities=made.laws,
+        )  # fmt: skip
 
     def _base(self, hidden: Tensor, counts: list[int]) -> Tensor:
         """Base logits [R, max(counts), V'] of hidden [R, G, D]; slots past counts[r] are not computed."""
@@ -164,14 +140,6 @@ class DSparkDrafter:
         base = hidden.new_empty(len(flat), self.vocabulary.shape[0])
         base[wanted] = self.unembed(flat[wanted])
         return base.view(requests, most, self.vocabulary.shape[0])
-
-    def _slot(self, h: Tensor, base: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor | None]:
-        """One slot of n requests: logits [n, V'] and the next state, if it changes. h [n, D], previous ids [n]."""
-        if self.bias is None:
-            return base, None
-        e = self.sequential["markov_w1.weight"][previous]
-        feature, after = head_feature(self.shape.head, self.sequential, e, h, state)
-        return base + self.bias(feature), None if after is state else after
 
     def _confidence_free(self, hidden: Tensor, event: Tensor) -> Tensor:
         """Token-free logits [R, G] for the events [R]; even odds without such a head."""
@@ -187,8 +155,8 @@ class DSparkDrafter:
         h [R, n, D], before [R, n] the ids before each slot, features [R, n, 6] where the head reads them, event [R].
         """
         inputs = [h]
-        if self.bias is not None and (features is not None or self.shape.confidence_with_token):
-            inputs.append(self.sequential["markov_w1.weight"][before])
+        if self.markov is not None and (features is not None or self.shape.confidence_with_token):
+            inputs.append(self.markov.w1[before])
         if self.events is not None and features is not None:
             return self.events((*inputs, features), event[:, None].expand(before.shape))
         if self.confidence is None:

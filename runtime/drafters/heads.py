@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from dsbench.kernels.draft_head import gates, split_weights, token_inputs
 
 KINDS = ("none", "vanilla", "gated", "rnn")
 
@@ -21,17 +22,11 @@ def head_feature(
     """Feature that feeds W2, and the next state (the state as it was for heads without one)."""
     if kind == "vanilla":
         return e, state
-    if kind == "gated":
-        x = torch.cat([h, e], dim=-1)
-        gate = torch.sigmoid(F.linear(x, weights["gate_proj.weight"], weights["gate_proj.bias"]))
-        return gate * e, state
-    if kind == "rnn":
-        x = torch.cat([state, e, h], dim=-1)
-        g, c, o = F.linear(x, weights["joint_proj.weight"], weights["joint_proj.bias"]).chunk(3, dim=-1)
-        g = torch.sigmoid(g)
-        state = g * state + (1 - g) * torch.tanh(c)
-        return torch.tanh(o), state
-    raise AssertionError(f"unknown sequential head {kind!r}")
+    if kind not in ("gated", "rnn"):
+        raise AssertionError(f"unknown sequential head {kind!r}")
+    of_hidden, of_token, bias = split_weights(kind, weights)
+    z = F.linear(h, of_hidden, bias) + F.linear(token_inputs(kind, e, state), of_token)
+    return gates(kind, z, e, state)
 
 
 def head_shapes(kind: str, hidden: int, rank: int) -> dict[str, tuple[int, ...]]:

@@ -20,8 +20,9 @@ from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
+from dsbench.runtime.drafters.slots import draw_rows
 from dsbench.runtime.request import Request
-from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
+from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import MARGIN, DenseTarget, layer_weights, split_heads
 from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
@@ -95,7 +96,9 @@ class MtpDrafter:
             if j:
                 hidden = self.step(tokens, hidden, at, rows.table[index], pool)
                 confidence[index, j] = self._confidence(hidden)
-            tokens, law = self._draw(self.unembed(hidden), sampling.rows(index), at + 1, rule)
+            tokens, _, law = draw_rows(
+                self.unembed(hidden), sampling.rows(index), at + 1, self.vocabulary, rule=rule, stats=False
+            )
             drafts[index, j] = tokens
             if laws is not None and law is not None:
                 laws[index, j] = law
@@ -151,13 +154,6 @@ class MtpDrafter:
         slots = pool.slots(_one_row_each(positions, positions.clamp(min=0), table))
         kept = torch.cat(pool.read(self.first_layer + 1, slots), dim=-1).squeeze(1).to(self.norm.dtype)
         return kept.masked_fill(positions[:, None] < 0, 0)
-
-    def _draw(self, logits: Tensor, sampling: Sampling, positions: Tensor, rule: str) -> tuple[Tensor, Tensor | None]:
-        """Tokens [n] that stand at `positions` [n], and under the residual rule the law [n, V'] they came from."""
-        if rule != "residual":
-            return coupled_choice(logits, sampling, positions, self.vocabulary), None
-        law = distribution(logits, sampling)
-        return self.vocabulary[inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.DRAFT))], law
 
     def _confidence(self, hidden: Tensor) -> Tensor:
         """Logit [n] that the draft made from m [n, D] passes if those before it did; 0 without a confidence head."""

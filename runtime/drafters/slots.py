@@ -1,0 +1,114 @@
+"""Draws of a block's slots: one after the other behind a sequential head, all at once without one.
+
+Shapes: R requests, n slots that the deepest of them wants, V' draft vocabulary, m rows drawn together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsbench.kernels.draft_head import Head, coupled_block, walk
+from dsbench.kernels.draft_stats import FEATURES
+from dsbench.runtime.sampling import (
+    Purpose,
+    Sampling,
+    coupled_choice,
+    coupled_draw,
+    distribution,
+    inverse_cdf,
+    keyed_uniforms,
+    law_features,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be drawn, and how."""
+
+    start: Tensor  # [R] int64 committed tokens before the anchor
+    counts: Sequence[int]  # [R] slots wanted
+    depth: Tensor  # [R] the same beside the drafts
+    sampling: Sampling
+    ids: Tensor  # [V'] vocabulary ids of the columns
+    rule: str
+    stats: bool  # features of the laws are wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Zeros where a request wants no draft."""
+
+    tokens: Tensor  # [R, n] vocabulary ids
+    features: Tensor | None  # [R, n, 6]
+    laws: Tensor | None  # [R, n, V'] fp32; residual rule only
+
+
+def draw_rows(
+    logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor, *, rule: str, stats: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Ids [m] for `positions` [m], features [m, 6] if wanted, the law [m, V'] under the residual rule."""
+    if rule == "residual":
+        law = distribution(logits, sampling)
+        drawn = inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.DRAFT))
+        return ids[drawn], law_features(logits, sampling) if stats else None, law
+    if stats:
+        return *coupled_draw(logits, sampling, positions, ids), None
+    return coupled_choice(logits, sampling, positions, ids), None, None
+
+
+def at_once(base: Tensor, plan: Plan) -> Drawn:
+    """All slots of logits [R, n, V'] that wait for no token."""
+    (requests, most), device = base.shape[:2], base.device
+    whole = min(plan.counts) == most
+    if whole:
+        request = torch.arange(requests, device=device)[:, None].expand(requests, most).flatten()
+        slot = torch.arange(most, device=device).expand(requests, most).flatten()
+        logits = base.flatten(0, 1)
+    else:
+        pairs = [(r, j) for r, count in enumerate(plan.counts) for j in range(count)]
+        request, slot = torch.tensor(pairs, dtype=torch.int64, device=device).view(-1, 2).unbind(1)
+        logits = base[request, slot]
+    made = draw_rows(
+        logits, plan.sampling.rows(request), plan.start[request] + slot + 1, plan.ids, rule=plan.rule, stats=plan.stats
+    )
+
+    def spread(x: Tensor) -> Tensor:
+        if whole:
+            return x.view(requests, most, *x.shape[1:])
+        return x.new_zeros(requests, most, *x.shape[1:]).index_put((request, slot), x)
+
+    tokens, features, laws = made
+    return Drawn(
+        tokens=spread(tokens),
+        features=None if features is None else spread(features),
+        laws=None if laws is None else spread(laws),
+    )
+
+
+def in_turn(head: Head, base: Tensor, hidden: Tensor, anchor: Tensor, plan: Plan) -> Drawn:
+    """Slots of base logits [R, n, V'] and hidden states [R, n, D], each behind the token before it; anchor [R]."""
+    part, sampling = head.hidden_part(hidden), plan.sampling
+    if plan.rule == "coupled" and sampling.plain:
+        tokens, found = coupled_block(
+            head, base, part, anchor, plan.start, plan.depth, plan.counts, sampling.temperature, sampling.seed,
+            plan.ids, plan.stats,
+        )  # fmt: skip
+        return Drawn(tokens=tokens, features=found, laws=None)
+    features = base.new_zeros(*base.shape[:2], FEATURES, dtype=torch.float32) if plan.stats else None
+    laws = base.new_zeros(base.shape, dtype=torch.float32) if plan.rule == "residual" else None
+
+    def choose(logits: Tensor, rows: Tensor | slice, j: int) -> Tensor:
+        ids, found, law = draw_rows(
+            logits, sampling.rows(rows), plan.start[rows] + (j + 1), plan.ids, rule=plan.rule, stats=plan.stats
+        )
+        if features is not None and found is not None:
+            features[rows, j] = found
+        if laws is not None and law is not None:
+            laws[rows, j] = law
+        return ids
+
+    return Drawn(tokens=walk(head, base, part, anchor, plan.counts, choose), features=features, laws=laws)
