@@ -126,7 +126,7 @@ class DSparkDrafter:
         base, positions = self._base(hidden, counts), start[:, None] + torch.arange(1, most + 1, device=hidden.device)
         tokens = anchor.new_zeros(requests, block)
         features = None if self.events is None else hidden.new_zeros(requests, most, FEATURES, dtype=torch.float32)
-        laws = base.new_zeros(base.shape, dtype=torch.float32) if rule == "residual" else None
+        laws = base.new_zeros(base.shape, dtype=torch.float32) if rule != "coupled" else None
         state = hidden.new_zeros(requests, max(self.shape.rank, 1))
         for j in range(most):
             rows = row_index([r for r, count in enumerate(counts) if count > j], requests, hidden.device)

@@ -84,7 +84,7 @@ class MtpDrafter:
         most, alive = max(counts), list(range(len(counts)))
         drafts = tokens.new_zeros(len(counts), self.block)
         laws = None
-        if rule == "residual":
+        if rule != "coupled":
             laws = hidden.new_zeros(len(counts), most, self.vocabulary.shape[0], dtype=torch.float32)
         for j in range(most):
             left = [at for at, r in enumerate(alive) if counts[r] > j]
@@ -153,8 +153,8 @@ class MtpDrafter:
         return kept.masked_fill(positions[:, None] < 0, 0)
 
     def _draw(self, logits: Tensor, sampling: Sampling, positions: Tensor, rule: str) -> tuple[Tensor, Tensor | None]:
-        """Tokens [n] that stand at `positions` [n], and under the residual rule the law [n, V'] they came from."""
-        if rule != "residual":
+        """Tokens [n] that stand at `positions` [n], and unless coupled the law [n, V'] they came from."""
+        if rule == "coupled":
             return coupled_choice(logits, sampling, positions, self.vocabulary), None
         law = distribution(logits, sampling)
         return self.vocabulary[inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.DRAFT))], law
