@@ -83,5 +83,5 @@ def block_accepted(chain: Tensor, left: Tensor, window: Tensor, eta: Tensor) -> 
     chances = block_chances(chain, left, window)
     depth = chances.shape[1]
     at = torch.arange(1, depth + 1, device=chain.device)
-    passed = torch.where(eta[:, :depth] <= chances, at, 0)
+    passed = torch.where((eta[:, :depth] <= chances) & (at <= window[:, None]), at, 0)
     return torch.cat([torch.zeros_like(window)[:, None], passed], dim=1).amax(1)
