@@ -91,12 +91,12 @@ def test_noise_keyed_without_the_round_fails_it(keyed_by_round):
         assert bias(toy, found) > 1e-3
 
 
-@pytest.mark.parametrize("wrong", [WithoutTheWeight, JointRatioAlone, "without - Q"])
-def test_a_wrong_rule_fails_it(wrong, monkeypatch):
+@pytest.mark.parametrize(("wrong", "block"), [(WithoutTheWeight, 3), (JointRatioAlone, 2), ("without - Q", 2)])
+def test_a_wrong_rule_fails_it(wrong, block, monkeypatch):
     if isinstance(wrong, str):
         monkeypatch.setattr(block_rule, "rest_mass", lambda chain, law, target: chain[:, 1:-1])
         wrong = BlockAccepter
-    toy = Toy(3, (3, 1), 1.0, 0, 1.0, block=2)  # of two tokens the rest after a rejection leaves one, whatever weighs p
+    toy = Toy(3, (block + 1, 1), 1.0, 0, 1.0, block=block)
     found, _ = output_law(toy, "full", lag=0, rule=wrong)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     assert bias(toy, found) > 1e-3
