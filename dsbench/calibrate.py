@@ -25,7 +25,7 @@ def calibrate(
 ) -> tuple[CalibrationSet, CalibrationReport, list[Acceptance]]:  # fmt: skip
     """Fits on even requests, scores on odd ones. Returns the set to ship (Platt), the report, and the accepted lengths.
 
-    `prompts` per workload and event. At temperature 0 both rules are the same event, so one of them is enough.
+    `prompts` per workload and event. At temperature 0 all rules are the same event, so one of them is enough.
     """
     shipped: list[Calibration] = []
     rows: list[Row] = []

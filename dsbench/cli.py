@@ -34,7 +34,7 @@ MtpFolder = Annotated[str | None, typer.Option("--mtp-drafter", help="Chain chec
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or bfloat16.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
-Accept = Annotated[str | None, typer.Option(help="Acceptance rule: coupled or residual.")]
+Accept = Annotated[str | None, typer.Option(help="Acceptance rule: coupled, residual or block.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int | None, typer.Option(help="0 = off.")]
 TopP = Annotated[float | None, typer.Option(help="1 = off.")]
@@ -178,7 +178,7 @@ def calibrate_command(
     threads: Threads = None, seed: Seed = None, max_tokens: MaxTokens = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
     prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
-    events: Annotated[str, typer.Option(help="rule@temperature, ...")] = EVENTS,
+    events: Annotated[str, typer.Option(help="rule@temperature, ...; rules: coupled, residual, block.")] = EVENTS,
     plots: Annotated[Path | None, typer.Option(help="Folder for the reliability pictures.")] = None,
 ) -> None:  # fmt: skip
     """Fit the confidence calibration on full-block rollouts, and report it before and after."""
@@ -198,7 +198,7 @@ def drafters_command(
     max_tokens: MaxTokens = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
     prompts: Annotated[int, typer.Option(help="Prompts a workload and event.")] = 32,
-    events: Annotated[str, typer.Option(help="rule@temperature, ...")] = EVENTS,
+    events: Annotated[str, typer.Option(help="rule@temperature, ...; rules: coupled, residual, block.")] = EVENTS,
     time: Annotated[str | None, typer.Option(help="Batch sizes to time drafting at, e.g. 1,16.")] = None,
     cards: Annotated[bool, typer.Option("--cards", help="Write what was measured into the folders' cards.")] = False,
 ) -> None:  # fmt: skip
@@ -248,7 +248,7 @@ def train_command(
 @app.command("selftest")
 def selftest_command(
     target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
-    dtype: Dtype = None, threads: Threads = None, seed: Seed = None, cost: Cost = None,
+    dtype: Dtype = None, threads: Threads = None, seed: Seed = None, cost: Cost = None, accept: Accept = None,
     workload: Annotated[str | None, typer.Option()] = None,
     mode: Annotated[str, typer.Option(help="Arms to compare with plain decoding.")] = SELFTEST_MODES,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,3,8",
@@ -256,7 +256,7 @@ def selftest_command(
     max_tokens: Annotated[int, typer.Option(help="Output tokens a request.")] = 32,
     temperatures: Annotated[str, typer.Option()] = "0,1",
 ) -> None:  # fmt: skip
-    """Check that every arm at every batch size writes one text (fp32, coupled rule)."""
+    """Check that every arm at every batch size writes one text (fp32; other rules than coupled: at T = 0)."""
     from dsbench import commands
 
     config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "mode", "max_tokens")})

@@ -21,6 +21,7 @@ from dsbench.profiles.samples import samples_path, save_samples
 from dsbench.ranges import parse_events, parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.planner import refuse_anticipation
 from dsbench.runtime.targets.catalogue import default_home
 from dsbench.settings import RunConfig
 from dsbench.store import RunStore
@@ -146,8 +147,7 @@ def generate(
         raise UsageError(f"batch must be >= 1, got {batch}")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be >= 1, got {limit}")
-    lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
-    engine_config = EngineConfig(rule=config.accept, lag=lag, draft=config.draft)
+    engine_config = EngineConfig(rule=config.accept, lag=config.budget_lag, draft=config.draft)
     deployment = deploy(config, need_drafter=arm.drafter == "dspark", need_chain=arm.drafter == "mtp")
     deployment.drafter_of(arm)
     sampling = {
@@ -181,6 +181,14 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     modes = [name.strip() for name in mode.split(",")]
     arms = [parse_arm(name) for name in modes]
     batches = parse_range(batch, what="batch")
+    heats = [_number(t) for t in temperatures.split(",")]
+    engine = EngineConfig(rule=config.accept, lag=config.budget_lag)
+    if engine.rule != "coupled" and any(heats):
+        raise UsageError(
+            f"under the {engine.rule} rule arms write one text at temperature 0 only", hint="give --temperatures 0"
+        )
+    for arm in arms:
+        refuse_anticipation(arm, engine.rule, engine.lag)
     drafters = {arm.drafter for arm in arms}
     deployment = deploy(
         replace(config, dtype=config.dtype or "float32"), need_drafter="dspark" in drafters,
@@ -198,7 +206,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
             print(f"    {d.prompt} parts at token {d.index}: the two scores differ by {d.gap:.2g}, {word}")
 
     outcomes = check(
-        deployment, table, modes=modes, batches=batches, temperatures=[_number(t) for t in temperatures.split(",")],
+        deployment, table, engine, modes=modes, batches=batches, temperatures=heats,
         workloads=split_workloads(config.workload), prompts=prompts, max_tokens=max_tokens, seed=config.seed,
         notice=tell,
     )  # fmt: skip

@@ -164,12 +164,18 @@ def _round_rates(seen: pd.DataFrame, block: int, seed: int) -> dict[str, Any]:
 
 
 def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]:
-    """For each depth: of the drafts verified there whose predecessors all matched, the share that matched."""
-    verified = seen["verified"].to_numpy(np.int64)
-    matched = np.maximum(seen["accepted"].to_numpy(np.int64), seen["ceiling"].to_numpy(np.int64) - 1)
+    """For each depth: of the drafts judged there whose predecessors all matched, the share that matched.
+
+    Judged: the whole block where its ceiling was seen, else the window. Never both: under the block rule they are two
+    judgements of one round, and neither bounds the other.
+    """
+    accepted, window, verified, ceiling = (
+        seen[name].to_numpy(np.int64) for name in ("accepted", "window", "verified", "ceiling")
+    )
+    judged, matched = np.where(ceiling > 0, verified, window), np.where(ceiling > 0, ceiling - 1, accepted)
     rows = []
     for depth in range(1, block + 1):
-        tried = (verified >= depth) & (matched >= depth - 1)
+        tried = (judged >= depth) & (matched >= depth - 1)
         if not tried.any():
             continue
         hits = tried & (matched >= depth)

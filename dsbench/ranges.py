@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import cast, get_args
 
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import EventKey, Rule
@@ -24,8 +24,8 @@ def parse_events(text: str) -> tuple[EventKey, ...]:
     found: list[EventKey] = []
     for part in text.split(","):
         rule, _, temperature = part.strip().partition("@")
-        if rule not in ("coupled", "residual") or not temperature:
-            raise UsageError(f"event {part!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7")
+        if rule not in get_args(Rule) or not temperature:
+            raise UsageError(f"event {part!r} is not rule@temperature", hint="e.g. coupled@1,residual@0.7,block@1")
         try:
             heat = float(temperature)
         except ValueError:
@@ -34,7 +34,7 @@ def parse_events(text: str) -> tuple[EventKey, ...]:
             raise UsageError(f"temperature must be finite and >= 0, got {heat}")
         event = EventKey(rule=cast(Rule, rule), temperature=heat)
         if event.canonical in [other.canonical for other in found]:
-            raise UsageError(f"event {part.strip()} is named twice", hint="at temperature 0 both rules are one event")
+            raise UsageError(f"event {part.strip()} is named twice", hint="at temperature 0 all rules are one event")
         found.append(event)
     return tuple(found)
 

@@ -1,7 +1,8 @@
 """`selftest`: every arm at several batch sizes must write one text per request; a difference must be a rounding tie.
 
-Coupled rule. Where two texts part, the target is asked again for the law at that position: the difference is a tie only
-if the two tokens' perturbed scores (logits / T + noise) lie within the rounding of the dtype.
+Coupled rule, or any rule at temperature 0. Where two texts part, the target is asked again for the law at that
+position: the difference is a tie only if the two tokens' perturbed scores (logits / T + noise) lie within the rounding
+of the dtype.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class Outcome:
 
 
 def selftest(
-    deployment: Deployment, table: CostTable | None, *, modes: Sequence[str], batches: Sequence[int],
-    temperatures: Sequence[float], workloads: Sequence[str], prompts: int, max_tokens: int, seed: int,
-    notice: Callable[[Outcome], None],
+    deployment: Deployment, table: CostTable | None, config: EngineConfig, *, modes: Sequence[str],
+    batches: Sequence[int], temperatures: Sequence[float], workloads: Sequence[str], prompts: int, max_tokens: int,
+    seed: int, notice: Callable[[Outcome], None],
 ) -> list[Outcome]:  # fmt: skip
     """Runs `prompts` requests in all, spread over the workloads, in every combination."""
     outcomes: list[Outcome] = []
@@ -63,7 +64,7 @@ def selftest(
         for mode in ("none", *(m for m in modes if m != "none")):
             for batch in batches:
                 requests = _requests(deployment, workloads, prompts, seed, sampling)
-                run_requests(deployment, parse_arm(mode), EngineConfig(), table, requests, batch)
+                run_requests(deployment, parse_arm(mode), config, table, requests, batch)
                 wanted = wanted or requests
                 outcome = _compare(deployment, mode, batch, temperature, requests, wanted)
                 outcomes.append(outcome)

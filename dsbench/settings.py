@@ -32,7 +32,7 @@ class RunConfig:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    lag: int = -1  # -1 = 0 under coupled, 2 under residual
+    lag: int = -1  # -1 = 0 under coupled, 2 under residual and block
     draft: str = "planned"  # full: compact's sequential head fills the block, so that its ceiling is exact
     text: str = "pinned"
     seed: int = 0
@@ -55,6 +55,11 @@ class RunConfig:
             raise UsageError(f"unknown device {self.device!r}", hint="cpu or cuda")
         if self.dtype not in ("", "float32", "bfloat16"):
             raise UsageError(f"unknown dtype {self.dtype!r}", hint="float32 or bfloat16")
+
+    @property
+    def budget_lag(self) -> int:
+        """`lag`, or what the acceptance rule wants where none is given."""
+        return self.lag if self.lag >= 0 else (0 if self.accept == "coupled" else 2)
 
 
 def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[RunConfig, dict[str, str]]:

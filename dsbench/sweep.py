@@ -67,15 +67,14 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
     if config.target.startswith(SHAPE_PREFIX):
         raise UsageError(f"target {config.target} has no tokenizer, so it cannot run text", hint="profile-cost runs it")
-    lag = config.lag if config.lag >= 0 else (0 if config.accept == "coupled" else 2)
-    engine = EngineConfig(rule=config.accept, lag=lag, draft=config.draft)
+    engine = EngineConfig(rule=config.accept, lag=config.budget_lag, draft=config.draft)
     pinned = config.text == "pinned" and config.accept == "coupled"
     if not pinned and any(arm.policy == "oracle" for arm in arms):
         raise UsageError("the oracle needs a recorded text", hint="run it with --accept coupled --text pinned")
     batches = parse_range(config.batch or (GPU_BATCHES if on_gpu else CPU_BATCHES), what="batch")
     SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
     for arm in arms:
-        refuse_anticipation(arm, config.accept, lag)
+        refuse_anticipation(arm, config.accept, config.budget_lag)
     names = list(dict.fromkeys(split_workloads(config.workload)))
     workloads = tuple(load_workload(name, seed=config.seed, home=home) for name in names)
     twice = [w.name for w in workloads if sum(w.name == other.name for other in workloads) > 1]

@@ -3,8 +3,8 @@
 Features of a row z [V'] at temperature T (T = 0: the features of T = 1), fp32, in this order:
 0 entropy of softmax(z / T) in nats; 1 log of its largest probability; 2 m = (largest - second largest z) / T, at most
 CLIP; 3 log(m + SHIFT); 4 g = best - second best of z / T + Gumbel noise, at most CLIP (T = 0: m); 5 log(g + SHIFT).
-`law_stats` knows no noise and has g = 0 (T = 0: m): under the residual rule a confidence must not anticipate the
-drawn token, which only at T = 0 is no secret.
+`law_stats` knows no noise and has g = 0 (T = 0: m): where target and draft share no noise a confidence must not
+anticipate the drawn token, which only at T = 0 is no secret.
 """
 
 from __future__ import annotations

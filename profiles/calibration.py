@@ -27,7 +27,7 @@ KIND = "calibration"
 SCHEMA = 1
 HINT = "fit one for this drafter with: dsbench calibrate"
 
-Rule = Literal["coupled", "residual"]
+Rule = Literal["coupled", "residual", "block"]  # every acceptance rule
 Method = Literal["identity", "sts", "platt"]
 Head = Literal["conditioned", "free"]
 
@@ -146,24 +146,26 @@ class CalibrationSet:
         """The entry for a request's sampling: the exact event, else the nearest temperature of the same rule.
 
         Nearest: the same top_k and top_p before others, then by |log temperature ratio|, then the lower temperature.
-        Temperature 0 matches only temperature 0, under either rule. Raises EnvironmentRefused when nothing matches.
+        Temperature 0 matches only temperature 0, under any rule. The block rule also takes the residual rule's entries,
+        its own first at equal distance. Raises EnvironmentRefused when nothing matches.
         """
         wanted = EventKey(rule=rule, temperature=temperature, top_k=top_k, top_p=top_p).canonical
         entries = [entry for entry in self.entries if entry.head == head]
         for entry in entries:
             if entry.event.canonical == wanted:
                 return Choice(calibration=entry, exact=True)
+        rules = (rule, "residual") if rule == "block" else (rule,)
         near = [
-            entry for entry in entries if entry.event.rule == rule and min(entry.event.temperature, temperature) > 0
+            entry for entry in entries if entry.event.rule in rules and min(entry.event.temperature, temperature) > 0
         ]
         if not near:
             known = "; ".join(str(entry.event) for entry in entries) or "nothing"
             raise EnvironmentRefused(f"no calibration of the {head} head for {wanted}; it has {known}", hint=HINT)
 
-        def distance(entry: Calibration) -> tuple[bool, float, float]:
+        def distance(entry: Calibration) -> tuple[bool, float, bool, float]:
             event = entry.event
             limits_differ = (event.top_k, event.top_p) != (top_k, top_p)
-            return limits_differ, abs(math.log(event.temperature / temperature)), event.temperature
+            return limits_differ, abs(math.log(event.temperature / temperature)), event.rule != rule, event.temperature
 
         nearest = min(near, key=distance)
         return Choice(calibration=nearest, exact=False, note=f"calibrated for {nearest.event}, used for {wanted}")

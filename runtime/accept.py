@@ -1,4 +1,6 @@
-"""Acceptance: from the target's logits over the packed rows to what each request emits. Both rules, no policy.
+"""Acceptance: from the target's logits over the packed rows to what each request emits. No policy.
+
+The coupled rule, the residual rule and what the block rule (`block_rule.py`) shares with it.
 
 Row i of a request is the target's law at position context + i + 1; draft j (0-based) stands at that of row j.
 Shapes: R requests, G block, W = G + 1, M packed rows, V vocabulary, V' draft vocabulary.
@@ -72,25 +74,41 @@ def judge_residual(
 
     Uniforms are keyed by (request, position, round, purpose); a whole block's tail beyond the window feeds the ceiling.
     """
-    requests, block = draft.tokens.shape
-    target = pad_rows(distribution(logits, sampling.rows(batch.request)), batch, block + 1)
-    positions = batch.context.long()[:, None] + 1 + torch.arange(block + 1, device=logits.device)
-    index = torch.arange(requests, device=logits.device)
-    tries = sampling.rows(index.repeat_interleave(block))
-    u = keyed_uniforms(tries, positions[:, :block].reshape(-1), Purpose.ACCEPT).view(requests, block)
-    law = draft.probabilities if draft.probabilities is not None else target.new_zeros(requests, 0, 1)
+    block = draft.tokens.shape[1]
+    law, target = both_laws(logits, batch, draft, sampling)
+    u = draft_uniforms(batch, block, sampling, Purpose.ACCEPT)
     passed = residual_tests(draft.tokens, law, target, u, law.shape[1])
     whole = (passed & (torch.arange(block, device=logits.device) < verified[:, None])).long().cumprod(-1).sum(-1)
     accepted = torch.minimum(whole, window)
-    at = positions[index, accepted]
+    at = batch.context.long() + 1 + accepted
     u_resample = keyed_uniforms(sampling, at, Purpose.RESAMPLE)
     u_bonus = keyed_uniforms(sampling, at, Purpose.BONUS)
     last = residual_token(law, target, accepted, window, u_resample, u_bonus)
-    tokens = torch.cat([draft.tokens, draft.tokens.new_zeros(requests, 1)], dim=1)
-    tokens[index, accepted] = last
     return Verdict(
-        accepted=accepted, tokens=tokens, ceiling=_ceiling(whole, verified, block), flips=torch.zeros_like(accepted)
-    )
+        accepted=accepted, tokens=with_last(draft.tokens, accepted, last), ceiling=_ceiling(whole, verified, block),
+        flips=torch.zeros_like(accepted),
+    )  # fmt: skip
+
+
+def both_laws(logits: Tensor, batch: Batch, draft: Draft, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """The drafter's laws q [R, depth, V] (depth 0 where nothing was drafted) and the target's p [R, W, V]."""
+    target = pad_rows(distribution(logits, sampling.rows(batch.request)), batch, draft.tokens.shape[1] + 1)
+    law = draft.probabilities if draft.probabilities is not None else target.new_zeros(len(target), 0, 1)
+    return law, target
+
+
+def draft_uniforms(batch: Batch, block: int, sampling: Sampling, purpose: Purpose) -> Tensor:
+    """One uniform per draft, fp64 [R, G], keyed by the position it stands at."""
+    requests, device = batch.requests, batch.context.device
+    positions = batch.context.long()[:, None] + 1 + torch.arange(block, device=device)
+    tries = sampling.rows(torch.arange(requests, device=device).repeat_interleave(block))
+    return keyed_uniforms(tries, positions.reshape(-1), purpose).view(requests, block)
+
+
+def with_last(drafts: Tensor, accepted: Tensor, last: Tensor) -> Tensor:
+    """Drafts [R, G] and after the accepted ones the token `last` [R]: [R, W]."""
+    tokens = torch.cat([drafts, drafts.new_zeros(len(drafts), 1)], dim=1)
+    return tokens.scatter(1, accepted[:, None], last[:, None])
 
 
 def residual_tests(tokens: Tensor, law: Tensor, target: Tensor, u: Tensor, depth: int) -> Tensor:
@@ -105,16 +123,21 @@ def residual_tests(tokens: Tensor, law: Tensor, target: Tensor, u: Tensor, depth
 
 
 def residual_token(
-    law: Tensor, target: Tensor, accepted: Tensor, window: Tensor, u_resample: Tensor, u_bonus: Tensor
-) -> Tensor:
-    """The token [R] after the accepted drafts: from norm(max(p - q, 0)) if a draft was rejected, else from p."""
+    law: Tensor, target: Tensor, accepted: Tensor, window: Tensor, u_resample: Tensor, u_bonus: Tensor,
+    weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The token [R] after the accepted drafts: from norm(max(p - q, 0)) if a draft was rejected, else from p.
+
+    `weight` [R] scales p before q is taken off it.
+    """
     index = torch.arange(accepted.shape[0], device=accepted.device)
     p = target[index, accepted]
     rejected = accepted < window
     rest = p.clone()
     if law.shape[1]:
         q = law[index, accepted.clamp(max=law.shape[1] - 1)]
-        rest = torch.where(rejected[:, None], (p - q).clamp(min=0), p)
+        left = p - q if weight is None else weight[:, None] * p - q
+        rest = torch.where(rejected[:, None], left.clamp(min=0), p)
     empty = rest.sum(-1) <= 0  # p and q equal to the last bit: the draft could not have been rejected by more
     rest = torch.where(empty[:, None], p, rest)
     return inverse_cdf(rest, torch.where(rejected, u_resample, u_bonus))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from dsbench.errors import UsageError
+from dsbench.profiles.calibration import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Fields that hold for a whole run.
 
-    rule: coupled or residual. draft: planned stops the sequential head where token-free confidences see no use for
-    more (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences
+    rule: coupled, residual or block. draft: planned stops the sequential head where token-free confidences see no use
+    for more (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences
     that set the budget and the step that uses them. page: tokens a KV page. prefill_chunk: prompt tokens a prefill
     pass. page_seed: shuffles the pages; None keeps them in order.
     """
@@ -26,8 +28,8 @@ class EngineConfig:
     record_rounds: bool = True
 
     def __post_init__(self) -> None:
-        if self.rule not in ("coupled", "residual"):
-            raise UsageError(f"unknown acceptance rule {self.rule!r}", hint="coupled or residual")
+        if self.rule not in get_args(Rule):
+            raise UsageError(f"unknown acceptance rule {self.rule!r}", hint="coupled, residual or block")
         if self.draft not in ("planned", "full"):
             raise UsageError(f"unknown draft depth {self.draft!r}", hint="planned or full")
         for name, least in (("lag", 0), ("page", 1), ("prefill_chunk", 1)):

@@ -18,6 +18,7 @@ from dsbench.profiles.cost import StepShape
 from dsbench.runtime.accept import UNSEEN, Verdict, judge_coupled, judge_residual, widen_law
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.batch import Batch, pack_rows
+from dsbench.runtime.block_rule import judge_block
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter
 from dsbench.runtime.finish import extend
@@ -169,11 +170,12 @@ class Engine:
         self, requests: Sequence[Request], sampling: Sampling, logits: Tensor, batch: Batch, draft: Draft,
         plan: VerifyPlan, verified: Tensor,
     ) -> Verdict:  # fmt: skip
-        if self.config.rule == "residual":
+        if self.config.rule != "coupled":
+            judge = judge_block if self.config.rule == "block" else judge_residual
             if draft.probabilities is not None:
                 wide = widen_law(draft.probabilities, self.drafter.vocabulary, logits.shape[-1])
                 draft = replace(draft, probabilities=wide)
-            return judge_residual(logits, batch, draft, plan.window, verified, sampling)
+            return judge(logits, batch, draft, plan.window, verified, sampling)
         recorded = self._recorded(requests, draft.tokens.shape[1] + 1)
         return judge_coupled(logits, batch, draft, plan.window, verified, sampling, recorded)
 

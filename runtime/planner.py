@@ -121,18 +121,18 @@ def predicted_seconds(table: CostTable | None, shape: StepShape, *, drafts: bool
 
 
 def refuse_anticipation(arm: Arm, rule: str, lag: int) -> None:
-    """Raises UsageError for a policy that would look at the block it admits, under the residual rule."""
-    if rule == "residual" and ((arm.policy == "argmax" and lag < 1) or arm.policy == "oracle"):
+    """Raises UsageError for a policy that would look at the block it admits, under a rule whose text it would bias."""
+    if rule != "coupled" and ((arm.policy == "argmax" and lag < 1) or arm.policy == "oracle"):
         raise UsageError(
-            f"mode {arm.name} would anticipate under the residual rule", hint="give --lag 2, or --accept coupled"
+            f"mode {arm.name} would anticipate under the {rule} rule", hint="give --lag 2, or --accept coupled"
         )
 
 
 class Planner:
     """One arm's policy over a run: calibrates, recalls what the lag allows, and chooses the windows.
 
-    Under the residual rule only non-anticipating policies are accepted: a budget that looks at the confidences of the
-    block it admits would bias the text (arXiv 2607.05147, section 3.2.2). Raises UsageError for such a pair.
+    Unless the rule is coupled only non-anticipating policies are accepted: a budget that looks at the confidences of
+    the block it admits would bias the text (arXiv 2607.05147, section 3.2.2). Raises UsageError for such a pair.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class Request:
     canonical: list[int] | None = None
     output: list[int] = field(default_factory=list)
     finish_reason: str | None = None  # "stop" (EOS or a stop string), "length", "cancelled"
-    rounds: int = 0  # verify rounds so far; keys the residual rule's noise
+    rounds: int = 0  # verify rounds so far; keys the noise of the residual and block rules
     text: str | None = None  # the output cut before a stop string, where one came
 
     @property

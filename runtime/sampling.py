@@ -1,7 +1,7 @@
 """From logits to a token: one function for target and drafter, so that what is sampled is what is tested.
 
-Two rules (design: acceptance). Coupled: argmax(logits / T + Gumbel noise of (request, position)), the same noise for
-draft and target. Residual: inverse-CDF draws whose uniforms are keyed by (request, position, round, purpose).
+Rules (design: acceptance). Coupled: argmax(logits / T + Gumbel noise of (request, position)), the same noise for
+draft and target. Residual and block: inverse-CDF draws whose uniforms are keyed by (request, position, round, purpose).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from dsbench.runtime.request import Request
 
 
 class Purpose(IntEnum):
-    """What a uniform of the residual rule is for; part of its key, so that no two uses share a number."""
+    """What a uniform of the residual or block rule is for; part of its key, so that no two uses share a number."""
 
     DRAFT = 1
     ACCEPT = 2
     RESAMPLE = 3
-    BONUS = 4
+    BONUS = 4  # also the first token after a prompt
+    BLOCK_ACCEPT = 5
+    BLOCK_RESAMPLE = 6
+    BLOCK_BONUS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

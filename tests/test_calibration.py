@@ -274,6 +274,22 @@ def test_choice_is_exact_then_nearest_and_greedy_stays_greedy():
         CalibrationSet(entries=(make(events[0]), make())).choose("residual", 1.0)
 
 
+def test_block_takes_its_own_then_residual_at_the_same_temperature():
+    kept = [key("residual", 0.7), key("residual", 1.0), key("coupled", 1.0)]
+
+    def pick(temperature, *more):
+        choice = CalibrationSet(entries=tuple(map(make, (*kept, *more)))).choose("block", temperature)
+        return choice.calibration.event, choice.note
+
+    at_one = "calibrated for residual at temperature 1, used for block at temperature 1"
+    assert pick(1.0) == pick(1.0, key("block", 0.7)) == (key("residual", 1.0), at_one)
+    assert pick(1.0, key("block", 1.0)) == (key("block", 1.0), "")
+    assert pick(0.0, key("coupled", 0.0)) == (key("coupled", 0.0), "")
+    assert pick(0.8, key("block", 0.7))[0] == key("block", 0.7)
+    with pytest.raises(EnvironmentRefused, match="block at temperature 1; it has coupled"):
+        CalibrationSet(entries=(make(key("coupled", 1.0)),)).choose("block", 1.0)
+
+
 def test_an_event_is_calibrated_once():
     with pytest.raises(ValueError, match="calibrated twice: free head, coupled at temperature 0"):
         CalibrationSet(entries=(make(key("residual", 0.0), "free"), make(key("coupled", 0.0, 5), "free")))

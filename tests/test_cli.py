@@ -270,6 +270,8 @@ def test_sweeps_refuse_what_would_mislead(model, tmp_path):
     refused(run(temperature="nan"), 2, "temperature must be finite")
     refused(run(top_k="99999999999"), 2, "top-k")
     refused(run(mode="none,compact", accept="residual", lag="0"), 2, "anticipate")
+    refused(run(mode="none,compact", accept="block", lag="0"), 2, "anticipate under the block rule", "--lag 2")
+    refused(run(mode="compact:oracle", accept="block"), 2, "the oracle needs a recorded text")
     refused(run(threads="-1"), 2, "threads must be >= 0")
     refused(run(target="shape:smollm2-135m"), 2, "has no tokenizer")
     assert not (tmp_path / "run").exists(), "a refused sweep left its folder behind"
@@ -321,6 +323,10 @@ def test_mtp_in_generate_and_selftest(model, tmp_path):
     done = dsbench("selftest", *base, "--mode", "none,mtp:2", *few, home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "16 texts the same" in done.stdout and "mtp:2" in done.stdout
+    block = ("selftest", *base, "--mode", "none,mtp:2", *few, "--accept", "block")
+    refused(dsbench(*block, home=tmp_path), 2, "block rule", "temperature 0 only", "--temperatures 0")
+    done = dsbench(*block, "--temperatures", "0", home=tmp_path)
+    assert done.returncode == 0 and "8 texts the same" in done.stdout, done.stderr
 
 
 def test_mtp_without_its_drafter_is_one_line(model, tmp_path):

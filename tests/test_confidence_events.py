@@ -60,7 +60,7 @@ def slots(drafter: DSparkDrafter, requests: list[Request], depth: list[int], rul
             position, t = torch.tensor([request.committed + j + 1]), request.sampling.temperature
             hard = F.one_hot(logits.argmax(), len(logits)).float()
             law = (logits / t).softmax(-1) if t > 0 else hard
-            if rule == "residual":
+            if rule != "coupled":
                 drawn = inverse_cdf(law[None], keyed_uniforms(sampling, position, Purpose.DRAFT))
             else:
                 args = (sampling.temperature, sampling.seed, position, drafter.vocabulary)
@@ -91,18 +91,19 @@ def test_without_event_heads_a_block_is_the_plain_loop_over_its_slots(head, rule
 
 
 @pytest.mark.parametrize("depth", [[4] * 5, [3, 0, 4, 1, 4]], ids=str)
-@pytest.mark.parametrize("rule", ["coupled", "residual"])
+@pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
 @pytest.mark.parametrize("head", ["none", "vanilla", "gated"])
 def test_each_request_reads_the_row_of_its_event(head, rule, depth):
     drafter = tiny_drafter(tiny_target(), head=head, vocab=32, events=True)
     requests = block_requests()
     draft = propose(drafter, requests, rule=rule, depth=depth)
-    rows = [0 if t == 0 else ("greedy", "coupled", "residual").index(rule) for t in TEMPERATURES]
+    rows = [0 if t == 0 else ("greedy", "coupled", "residual", "block").index(rule) for t in TEMPERATURES]
+    rows = [min(row, 2) for row in rows]  # block reads residual's
     confidence = torch.zeros(5, 4)
     for r, j, h, e, logits, _, token in slots(drafter, requests, depth, rule):
         position = torch.tensor([requests[r].committed + j + 1])
         temperature, seed = torch.tensor([TEMPERATURES[r]]), torch.tensor([requests[r].sampling.seed])
-        if rule == "residual":
+        if rule != "coupled":
             features = law_stats_reference(logits[None], temperature)
         else:
             features = coupled_stats_reference(logits[None], temperature, seed, position, drafter.vocabulary)[1]

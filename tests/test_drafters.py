@@ -328,7 +328,7 @@ def test_drafters_refuses_in_one_line(setting, tmp_path):
     command.refused(run(tmp_path, block, *flags, "--time", "0"), 2, "time")
     command.refused(run(tmp_path, block, *flags, "--events", "coupled"), 2, "rule@temperature")
     command.refused(run(tmp_path, block, *flags, "--events", "coupled@1,coupled@1.0"), 2, "named twice")
-    command.refused(run(tmp_path, block, *flags, "--events", "coupled@0,residual@0"), 2, "both rules are one event")
+    command.refused(run(tmp_path, block, *flags, "--events", "coupled@0,residual@0"), 2, "all rules are one event")
     command.refused(run(tmp_path, block, *flags, "--prompts", "0"), 2, "drafters needs")
     twin = command.write_drafter(tmp_path / "twin")
     command.refused(run(tmp_path, block, twin, *flags), 2, "hold the same drafter")

@@ -86,12 +86,12 @@ def make_and_run_plain():
     return requests
 
 
-@pytest.mark.parametrize("rule", ["coupled", "residual"])
+@pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
 @pytest.mark.parametrize("mode", ["none", "static", "static:2", "mtp:3", "no-trim", "compact", "cap-accept"])
 def test_executed_rows_are_the_planned_ones(mode, rule):
     target = ToyTarget(16)
     drafter = ToyDrafter(16, 4)
-    lag = 2 if rule == "residual" else 0
+    lag = 0 if rule == "coupled" else 2
     engine = run(mode, make_requests(6, vocab=16), batch=3, rule=rule, lag=lag, target=target, drafter=drafter)
     assert target.executed == [step.rows for step in engine.steps]
     by_step: dict[int, list] = {}
@@ -121,9 +121,9 @@ def toy_run(mode, rule, replay=None, lag=0):
     return requests, engine
 
 
-@pytest.mark.parametrize("rule", ["coupled", "residual"])
+@pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
 def test_cap_accept_commits_what_compact_commits_on_a_replayed_plan(rule):
-    lag = 2 if rule == "residual" else 0
+    lag = 0 if rule == "coupled" else 2
     compact, engine = toy_run("compact", rule, lag=lag)
     counts: dict[int, int] = {}
     plan = {}
@@ -142,6 +142,31 @@ def test_cap_accept_commits_what_compact_commits_on_a_replayed_plan(rule):
     ]
     assert mine == theirs
     assert any(r.ceiling > r.accepted + 1 for r in second.rounds), "no trimmed draft would have passed: nothing shown"
+    if rule == "block":
+        assert all(r.ceiling == UNSEEN for r in (*engine.rounds, *second.rounds) if r.verified < 4)
+        assert any(r.ceiling == UNSEEN and r.accepted < r.window for r in engine.rounds), "residual would have told"
+
+
+@pytest.mark.parametrize("mode", ["static:2", "compact", "cap-accept", "mtp:3"])
+def test_block_at_temperature_0_writes_the_text_of_plain_decoding(mode):
+    wanted = make_requests(4, temperature=0.0, max_tokens=12)
+    run("none", wanted, batch=4)
+    found = []
+    for rule in ("residual", "block"):
+        requests = make_requests(4, temperature=0.0, max_tokens=12)
+        engine = run(mode, requests, batch=3, rule=rule, lag=2)
+        assert [r.output for r in requests] == [r.output for r in wanted]
+        found.append([(r.request, r.position, r.window, r.accepted, r.delivered) for r in engine.rounds])
+    assert found[0] == found[1]
+
+
+def test_block_accepts_more_than_residual_of_the_same_drafter():
+    taus = {}
+    for rule in ("residual", "block"):
+        requests = make_requests(12, vocab=16, max_tokens=24)
+        engine = run("no-trim", requests, batch=6, rule=rule, target=ToyTarget(16), drafter=ToyDrafter(16, 4))
+        taus[rule] = sum(r.delivered for r in engine.rounds) / len(engine.rounds)
+    assert taus["block"] > taus["residual"] + 0.02
 
 
 def test_ceiling_judged_later_equals_what_cap_accept_saw():
@@ -223,11 +248,12 @@ def test_a_prompt_as_long_as_the_context_is_refused_in_one_line():
         run("none", [request], batch=20)
 
 
-def test_anticipating_pairs_are_refused():
+@pytest.mark.parametrize("rule", ["residual", "block"])
+def test_anticipating_pairs_are_refused(rule):
+    with pytest.raises(UsageError, match=f"anticipate under the {rule} rule"):
+        toy_run("compact", rule, lag=0)
     with pytest.raises(UsageError, match="anticipate"):
-        toy_run("compact", "residual", lag=0)
-    with pytest.raises(UsageError, match="anticipate"):
-        toy_run("compact:oracle", "residual", lag=2)
+        toy_run("compact:oracle", rule, lag=2)
 
 
 def test_a_shape_target_gets_a_random_drafter_of_the_published_size():

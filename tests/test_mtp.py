@@ -145,7 +145,7 @@ def test_every_draft_of_a_run_equals_a_dense_forward(vocab):
 def test_ragged_depths_stop_each_chain_at_its_own():
     drafter = tiny_mtp(tiny_target())
     rounds = recorded(drafter, depths=lambda number, request: (number + request) % 4)
-    engine = run("mtp:3", make_requests(4, temperature=HOT), batch=4, rule="residual", drafter=drafter)
+    engine = run("mtp:3", make_requests(4, temperature=HOT), batch=4, rule="block", drafter=drafter)
     assert {r.verified for r in engine.rounds} == {0, 1, 2, 3}
     assert any(len(set(r.draft.depth.tolist())) > 2 for r in rounds)
     assert compare(rounds, Reference(64)) == sum(r.verified for r in engine.rounds)

@@ -92,7 +92,7 @@ class ToyDrafter:
             rows = [self.law(p) for p in prefixes]
             logits = torch.tensor([row[0] for row in rows])
             confidence[:, j] = torch.tensor([row[1] for row in rows])
-            if rule == "residual":
+            if rule != "coupled":
                 laws.append(distribution(logits, sampling))
                 tokens[:, j] = inverse_cdf(laws[-1], keyed_uniforms(sampling, start + j + 1, Purpose.DRAFT))
             else:

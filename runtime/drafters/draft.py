@@ -22,7 +22,7 @@ class Draft:
     tokens: Tensor  # [R, G] int64 vocabulary ids; columns past a request's depth were not drafted
     confidence: Tensor  # [R, G] fp32, as far as drafted: logit of P(draft j accepted | those before it accepted)
     free: Tensor  # [R, G] fp32 the same from the hidden state alone: known before any token is drawn
-    probabilities: Tensor | None  # [R, max depth, V'] fp32, the law each draft was drawn from; residual rule only
+    probabilities: Tensor | None  # [R, max depth, V'] fp32, the law each draft was drawn from; none if coupled
     depth: Tensor  # [R] int64, columns that were drafted
 
 

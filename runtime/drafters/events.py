@@ -26,8 +26,8 @@ def event_shapes(hidden: int, rank: int) -> dict[str, tuple[int, ...]]:
 
 
 def event_of(temperature: Tensor, rule: str) -> Tensor:
-    """The row of each request, int64 in the shape of `temperature`."""
-    return torch.where(temperature > 0, EVENTS.index(rule), EVENTS.index("greedy"))
+    """The row of each request, int64 in the shape of `temperature`; residual's for the block rule, which has none."""
+    return torch.where(temperature > 0, EVENTS.index("residual" if rule == "block" else rule), EVENTS.index("greedy"))
 
 
 class EventHead:

@@ -85,7 +85,7 @@ class MtpDrafter:
         most, alive = max(counts), list(range(len(counts)))
         drafts = tokens.new_zeros(len(counts), self.block)
         laws = None
-        if rule == "residual":
+        if rule != "coupled":
             laws = hidden.new_zeros(len(counts), most, self.vocabulary.shape[0], dtype=torch.float32)
         for j in range(most):
             left = [at for at, r in enumerate(alive) if counts[r] > j]

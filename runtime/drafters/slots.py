@@ -44,14 +44,14 @@ class Drawn:
 
     tokens: Tensor  # [R, n] vocabulary ids
     features: Tensor | None  # [R, n, 6]
-    laws: Tensor | None  # [R, n, V'] fp32; residual rule only
+    laws: Tensor | None  # [R, n, V'] fp32; None under the coupled rule
 
 
 def draw_rows(
     logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor, *, rule: str, stats: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Ids [m] for `positions` [m], features [m, 6] if wanted, the law [m, V'] under the residual rule."""
-    if rule == "residual":
+    """Ids [m] for `positions` [m], features [m, 6] if wanted, the law [m, V'] unless coupled."""
+    if rule != "coupled":
         law = distribution(logits, sampling)
         drawn = inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.DRAFT))
         return ids[drawn], law_features(logits, sampling) if stats else None, law
@@ -99,7 +99,7 @@ def in_turn(head: Head, base: Tensor, hidden: Tensor, anchor: Tensor, plan: Plan
         )  # fmt: skip
         return Drawn(tokens=tokens, features=found, laws=None)
     features = base.new_zeros(*base.shape[:2], FEATURES, dtype=torch.float32) if plan.stats else None
-    laws = base.new_zeros(base.shape, dtype=torch.float32) if plan.rule == "residual" else None
+    laws = base.new_zeros(base.shape, dtype=torch.float32) if plan.rule != "coupled" else None
 
     def choose(logits: Tensor, rows: Tensor | slice, j: int) -> Tensor:
         ids, found, law = draw_rows(
