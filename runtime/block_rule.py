@@ -60,9 +60,16 @@ def joint_ratio(tokens: Tensor, law: Tensor, target: Tensor) -> Tensor:
 
 
 def rest_mass(chain: Tensor, law: Tensor, target: Tensor) -> Tensor:
-    """S_1 .. S_{D-1}, fp64 [R, max(D - 1, 0)]. A position at a time: all of them at once are R x D x V numbers more."""
-    found = [(chain[:, i, None] * target[:, i] - law[:, i]).clamp(min=0).sum(-1) for i in range(1, chain.shape[1] - 1)]
-    return torch.stack(found, dim=1) if found else chain[:, :0]
+    """S_1 .. S_{D-1}, fp64 [R, max(D - 1, 0)].
+
+    Summed in the laws' own dtype, a position at a time: in fp64, or all at once, it costs several times as much, and S
+    enters the law by its absolute error, which is the rounding of the laws.
+    """
+    weight, found = chain.to(target.dtype), [chain[:, :0]]
+    for i in range(1, chain.shape[1] - 1):
+        short = torch.addcmul(law[:, i], weight[:, i, None], target[:, i], value=-1)  # q - p_i p
+        found.append(-short.clamp_(max=0).sum(-1, keepdim=True).double())
+    return torch.cat(found, dim=1)
 
 
 def block_chances(chain: Tensor, left: Tensor, window: Tensor) -> Tensor:

@@ -307,6 +307,13 @@ def test_mtp_arms_run_beside_the_others(model, tmp_path):
     assert drawn.returncode == 0, drawn.stderr
 
 
+def test_a_sweep_under_the_block_rule_says_so(model, tmp_path):
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    done = dsbench(*sweep_flags(model, tmp_path, drafter=drafter, mode="none,static", accept="block"), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "block" in done.stdout and "static" in done.stdout
+
+
 def test_mtp_in_generate_and_selftest(model, tmp_path):
     chain = str(write_mtp(tmp_path / "chain"))
     prompts = tmp_path / "p.jsonl"

@@ -337,18 +337,19 @@ def test_drafters_refuses_in_one_line(setting, tmp_path):
 
 def test_calibrate_writes_its_report_and_pictures(setting, model, tmp_path):
     block, _, flags = setting
-    flags = [flag if flag != "coupled@1,residual@1" else "coupled@1" for flag in flags[:-2]]
+    flags = [flag if flag != "coupled@1,residual@1" else "block@1" for flag in flags[:-2]]
     done = command.dsbench(
         "calibrate", "--drafter", str(block), *flags, "--out", "c.json", "--plots", "pictures", home=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert {"c.json", "c-report.json", "c-report.csv"} <= {p.name for p in tmp_path.iterdir()}
     pictures = {p.name for p in (tmp_path / "pictures").iterdir()}
-    assert {"reliability-depth-prefix-coupled-1.png", "reliability-event-conditional.svg"} <= pictures
+    assert {"reliability-depth-prefix-block-1.png", "reliability-event-conditional.svg"} <= pictures
     from dsbench.profiles.calibration import load_calibration_set
     from dsbench.profiles.calibration_report import load_report
 
     report, shipped = load_report(tmp_path / "c-report.json"), load_calibration_set(tmp_path / "c.json")
+    assert {str(entry.event) for entry in shipped.entries} == {"block at temperature 1"}
     for entry in shipped.entries:  # the report's Platt rows over all workloads are the calibration's own scores
         for depth, scores in enumerate(entry.after.prefix, start=1):
             place = {"head": entry.head, "method": "platt", "kind": "prefix", "workload": "all", "depth": depth}

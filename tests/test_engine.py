@@ -147,28 +147,6 @@ def test_cap_accept_commits_what_compact_commits_on_a_replayed_plan(rule):
         assert any(r.ceiling == UNSEEN and r.accepted < r.window for r in engine.rounds), "residual would have told"
 
 
-@pytest.mark.parametrize("mode", ["static:2", "compact", "cap-accept", "mtp:3"])
-def test_block_at_temperature_0_writes_the_text_of_plain_decoding(mode):
-    wanted = make_requests(4, temperature=0.0, max_tokens=12)
-    run("none", wanted, batch=4)
-    found = []
-    for rule in ("residual", "block"):
-        requests = make_requests(4, temperature=0.0, max_tokens=12)
-        engine = run(mode, requests, batch=3, rule=rule, lag=2)
-        assert [r.output for r in requests] == [r.output for r in wanted]
-        found.append([(r.request, r.position, r.window, r.accepted, r.delivered) for r in engine.rounds])
-    assert found[0] == found[1]
-
-
-def test_block_accepts_more_than_residual_of_the_same_drafter():
-    taus = {}
-    for rule in ("residual", "block"):
-        requests = make_requests(12, vocab=16, max_tokens=24)
-        engine = run("no-trim", requests, batch=6, rule=rule, target=ToyTarget(16), drafter=ToyDrafter(16, 4))
-        taus[rule] = sum(r.delivered for r in engine.rounds) / len(engine.rounds)
-    assert taus["block"] > taus["residual"] + 0.02
-
-
 def test_ceiling_judged_later_equals_what_cap_accept_saw():
     compact, engine = toy_run("compact", "coupled")
     capped, second = toy_run("cap-accept", "coupled")
