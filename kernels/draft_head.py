@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import silu
 
 from dsbench.kernels.draft_stats import FEATURES, coupled_stats, coupled_stats_reference
 from dsbench.kernels.gumbel import gumbel_argmax
@@ -26,21 +27,28 @@ Choose = Callable[[Tensor, Tensor | slice, int], Tensor]  # logits [n, V'], thei
 class Head:
     """The weights of one head, laid out for drafting."""
 
-    kind: str  # vanilla, gated or rnn
-    w1: Tensor  # [V, r]
+    kind: str  # vanilla, gated, rnn or deep
+    w1: Tensor  # [V, w] e of every token
     w2: Projection  # [V', r]
     of_hidden: Projection | None  # [P, D], with the bias
-    of_token: Projection | None  # [3r, 2r] of [state; e], [r, r] of e
+    of_token: Projection | None  # [3r, 2r] of [state; e], [r, r] of e, [w, w] of the state
+    feature: Projection | None = None  # [r, w] of a deep head
 
     @classmethod
-    def of(cls, kind: str, weights: Mapping[str, Tensor]) -> Head:
-        """From the tensors of a checkpoint, by their names under `markov_head.`"""
+    def of(cls, kind: str, weights: Mapping[str, Tensor], table: Tensor) -> Head:
+        """From the tensors of a checkpoint, by their names under `markov_head.`, and e of every token [V, w]."""
         of_hidden = of_token = None
         if kind != "vanilla":
             hidden, token, bias = split_weights(kind, weights)
             of_hidden, of_token = Projection(hidden.contiguous(), bias), Projection(token.contiguous())
         w2 = Projection(weights["markov_w2.weight"])
-        return cls(kind=kind, w1=weights["markov_w1.weight"], w2=w2, of_hidden=of_hidden, of_token=of_token)
+        feature = Projection(weights["feature_proj.weight"]) if kind == "deep" else None
+        return cls(kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature)
+
+    @property
+    def fused(self) -> bool:
+        """Whether a kernel makes its steps on CUDA."""
+        return self.kind != "deep" and self.w1.device.type == "cuda"
 
     def hidden_part(self, hidden: Tensor) -> Tensor:
         """What the hidden states [R, G, D] give to the projection: [R, G, P]."""
@@ -51,12 +59,13 @@ class Head:
 
         On CUDA one launch, in fp32 between what it reads and what it writes.
         """
-        if part.device.type == "cuda":
+        if self.fused:
             return _triton().advance(self, part, previous, state)  # type: ignore[no-any-return]
         e = self.w1[previous]
         if self.of_token is None:
             return e, state
-        return gates(self.kind, part + self.of_token(token_inputs(self.kind, e, state)), e, state)
+        feature, state = gates(self.kind, part + self.of_token(token_inputs(self.kind, e, state)), e, state)
+        return (feature if self.feature is None else self.feature(feature)), state
 
 
 def split_weights(kind: str, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,13 +74,17 @@ def split_weights(kind: str, weights: Mapping[str, Tensor]) -> tuple[Tensor, Ten
         weight, bias = weights["gate_proj.weight"], weights["gate_proj.bias"]
         d = weight.shape[1] - weight.shape[0]
         return weight[:, :d], weight[:, d:], bias
+    if kind == "deep":
+        return weights["hidden_proj.weight"], weights["state_proj.weight"], weights["hidden_proj.bias"]
     weight, bias = weights["joint_proj.weight"], weights["joint_proj.bias"]
     tokens = 2 * (weight.shape[0] // 3)
     return weight[:, tokens:], weight[:, :tokens], bias
 
 
 def token_inputs(kind: str, e: Tensor, state: Tensor) -> Tensor:
-    """What the columns of the token read: [state; e] [n, 2r], or e [n, r] without a state."""
+    """What the columns of the token read: [state; e] [n, 2r], e [n, r] without a state, or a deep head's state."""
+    if kind == "deep":
+        return state
     return torch.cat([state, e], dim=-1) if kind == "rnn" else e
 
 
@@ -79,6 +92,9 @@ def gates(kind: str, z: Tensor, e: Tensor, state: Tensor) -> tuple[Tensor, Tenso
     """Feature and next state [n, r] of the projection z [n, P]; a gated head leaves the state as it was."""
     if kind == "gated":
         return torch.sigmoid(z) * e, state
+    if kind == "deep":
+        u = silu(z + e)
+        return u, u
     g, c, o = z.chunk(3, dim=-1)
     g = torch.sigmoid(g)
     return torch.tanh(o), g * state + (1 - g) * torch.tanh(c)
@@ -110,11 +126,11 @@ def coupled_block(
     As in `walk`; start [R] is the position of the anchor, depth [R] `counts` on the device, temperature fp32 and seeds
     int64 [R], ids [V']. On CUDA two launches a slot, which make no logits.
     """
-    if base.device.type == "cuda":
+    if head.fused:
         return _triton().coupled_block(  # type: ignore[no-any-return]
             head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
         )
-    features = torch.zeros(len(counts), max(counts), FEATURES) if stats else None
+    features = torch.zeros(len(counts), max(counts), FEATURES, device=base.device) if stats else None
 
     def choose(logits: Tensor, rows: Tensor | slice, j: int) -> Tensor:
         rest = (temperature[rows], seeds[rows], start[rows] + (j + 1), ids)

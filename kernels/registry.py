@@ -156,7 +156,8 @@ def _stats_triton() -> Any:
 
 def _block(run: Callable[..., tuple[Tensor, Any]], inputs: Inputs) -> tuple[Tensor, Any]:
     rest = {name: x for name, x in inputs.items() if "." not in name and name not in ("kind", "hidden")}
-    head = Head.of(inputs["kind"], {name: x for name, x in inputs.items() if "." in name})
+    weights = {name: x for name, x in inputs.items() if "." in name}
+    head = Head.of(inputs["kind"], weights, weights["markov_w1.weight"])
     return run(
         head=head, part=head.hidden_part(inputs["hidden"]), counts=inputs["depth"].tolist(), stats=True, **rest
     )  # fmt: skip

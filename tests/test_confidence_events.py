@@ -16,7 +16,7 @@ from dsbench.kernels.draft_stats import coupled_stats_reference, law_stats_refer
 from dsbench.kernels.gumbel import gumbel_argmax_reference
 from dsbench.runtime import sampling as sampling_module
 from dsbench.runtime.drafters.dspark import DSparkDrafter
-from dsbench.runtime.drafters.heads import head_feature
+from dsbench.runtime.drafters.heads import head_feature, token_table
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import Purpose, inverse_cdf, keyed_uniforms, sampling_of
 
@@ -50,11 +50,15 @@ def propose(drafter, requests, *, rule, depth=None, hidden=None):
 def slots(drafter: DSparkDrafter, requests: list[Request], depth: list[int], rule: str):
     """The sequential head a second time, one slot of one request after the other: (r, j, h, e, logits, law, token)."""
     for r, (request, h) in enumerate(zip(requests, block_hidden(len(requests)), strict=True)):
-        sampling, previous, state = sampling_of([request], h.device), request.anchor, torch.zeros(1, 8)
+        sampling, previous, state = (
+            sampling_of([request], h.device),
+            request.anchor,
+            torch.zeros(1, 32 if drafter.shape.head == "deep" else 8),
+        )
         for j in range(depth[r]):
             logits, e = drafter.head @ h[j], torch.empty(0)
             if drafter.shape.head != "none":
-                e = drafter.sequential["markov_w1.weight"][previous]
+                e = token_table(drafter.shape.head, drafter.sequential, drafter.embedding)[previous]
                 feature, state = head_feature(drafter.shape.head, drafter.sequential, e[None], h[j : j + 1], state)
                 logits = logits + drafter.sequential["markov_w2.weight"] @ feature[0]
             position, t = torch.tensor([request.committed + j + 1]), request.sampling.temperature
@@ -71,7 +75,7 @@ def slots(drafter: DSparkDrafter, requests: list[Request], depth: list[int], rul
 
 @pytest.mark.parametrize("depth", [[4] * 5, [2] * 5, [3, 0, 4, 1, 4], [0] * 5], ids=str)
 @pytest.mark.parametrize("rule", ["coupled", "residual"])
-@pytest.mark.parametrize("head", ["none", "vanilla", "rnn"])
+@pytest.mark.parametrize("head", ["none", "vanilla", "rnn", "deep"])
 def test_without_event_heads_a_block_is_the_plain_loop_over_its_slots(head, rule, depth):
     drafter = tiny_drafter(tiny_target(), head=head, vocab=32)
     requests = block_requests()
@@ -92,7 +96,7 @@ def test_without_event_heads_a_block_is_the_plain_loop_over_its_slots(head, rule
 
 @pytest.mark.parametrize("depth", [[4] * 5, [3, 0, 4, 1, 4]], ids=str)
 @pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
-@pytest.mark.parametrize("head", ["none", "vanilla", "gated"])
+@pytest.mark.parametrize("head", ["none", "vanilla", "gated", "deep"])
 def test_each_request_reads_the_row_of_its_event(head, rule, depth):
     drafter = tiny_drafter(tiny_target(), head=head, vocab=32, events=True)
     requests = block_requests()

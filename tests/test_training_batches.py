@@ -52,7 +52,7 @@ def test_batches_hold_each_slot_to_the_right_token_law_and_context(window):
         assert torch.equal(blocks.taps[b, : len(text)], f.taps[first : first + len(text)])
         assert bool((greedy[b] == (data.temperature[s] == 0)).all())
         for i, a in enumerate(blocks.anchor[b].tolist()):
-            assert torch.equal(blocks.embedded[b, i], toy_target().embedding[int(blocks.previous[b, i, 0])])
+            assert torch.equal(blocks.embedded[b, i], toy_target().embedding[blocks.previous[b, i]])
             for k in range(3):
                 valid = i < len(real) and a + k + 1 < len(text)
                 assert bool(blocks.valid[b, i, k]) == valid and (valid or weight[b, i, k] == 0)

@@ -67,7 +67,7 @@ def rounds_of(blocks, row: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("window", [None, 5])
-@pytest.mark.parametrize("head", ["vanilla", "rnn", "gated", "none"])
+@pytest.mark.parametrize("head", ["vanilla", "rnn", "gated", "deep", "none"])
 def test_blocks_of_the_training_mask_equal_the_saved_drafter_over_a_pool(head: str, window: int | None, tmp_path):
     options = replace(OPTIONS, head=head, window=window)
     setting = disturbed(options)
@@ -92,6 +92,15 @@ def test_blocks_of_the_training_mask_equal_the_saved_drafter_over_a_pool(head: s
 
 
 @torch.no_grad()
+def deep_step(drafter: DSparkDrafter, previous, h, u) -> tuple[torch.Tensor, ...]:
+    """What a deep head knows of the token, its feature and its next state, written out."""
+    w, embedded = drafter.sequential, drafter.embedding[previous]
+    e = (embedded / (embedded.square().mean(-1, keepdim=True) + 1e-6).sqrt()) @ w["token_proj.weight"].T
+    z = e + h @ w["hidden_proj.weight"].T + w["hidden_proj.bias"] + u @ w["state_proj.weight"].T
+    u = z * z.sigmoid()
+    return e, u @ w["feature_proj.weight"].T, u
+
+
 def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.Tensor) -> None:
     """Logits and event confidences of every slot by the drafter's own weights, teacher-forced."""
     g, d, module, held = hidden.shape[2], hidden.shape[-1], setting.module, blocks.held
@@ -101,14 +110,17 @@ def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.
     n = x.shape[0]
     noise = training_noise(n, 41, seed=SEED, first=0, device=CPU)[:, :40].view(-1, g, 40)
     rows = [t.view(-1, g, *t.shape[1:]) for t in (x, found.events, found.free_events, found.published, held.greedy)]
-    state = hidden.new_zeros(n // g, max(drafter.shape.rank, 1))
+    state = hidden.new_zeros(n // g, drafter.shape.rank * (4 if drafter.shape.head == "deep" else 1))
     for k in range(g):
         x_k, events, free, published, greedy = (t[:, k] for t in rows)
         h, previous, e = hidden[:, :, k].flatten(0, 1), blocks.previous[:, :, k].flatten(), None
         logits, packed = F.linear(h, drafter.head), F.linear(x_k[:, :d], setting.heads.head)
         if drafter.shape.head != "none":
-            e = drafter.sequential["markov_w1.weight"][previous]
-            feature, state = head_feature(drafter.shape.head, drafter.sequential, e, h, state)
+            if drafter.shape.head == "deep":
+                e, feature, state = deep_step(drafter, previous, h, state)
+            else:
+                e = drafter.sequential["markov_w1.weight"][previous]
+                feature, state = head_feature(drafter.shape.head, drafter.sequential, e, h, state)
             logits = logits + F.linear(feature, drafter.sequential["markov_w2.weight"])
             packed = packed + F.linear(x_k[:, d:], module.w2)
         torch.testing.assert_close(packed, logits, atol=1e-4, rtol=1e-4)

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from dsbench.runtime.drafters.checkpoint import DrafterShape, expected_shapes
 from dsbench.runtime.drafters.dspark import DSparkDrafter
 from dsbench.runtime.drafters.events import event_shapes
+from dsbench.runtime.drafters.heads import token_width
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, expected_mtp_shapes
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
@@ -53,7 +54,7 @@ def tiny_drafter(
     weights["confidence_head_free.proj.weight"] = torch.randn(1, 32, generator=generator) * 0.3
     weights["confidence_head_free.proj.bias"] = torch.zeros(1)
     if events:
-        for name, size in event_shapes(32, 0 if head == "none" else 8).items():
+        for name, size in event_shapes(32, token_width(head, 8)).items():
             weights[name] = torch.randn(size, generator=generator) * 0.3
     if vocab != 64:
         weights["draft_vocab_ids"] = torch.arange(0, 64, 64 // vocab, dtype=torch.int32)[:vocab]

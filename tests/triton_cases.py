@@ -91,7 +91,8 @@ def test_a_step_of_a_head_is_the_plain_step(kind, rows, rank, dtype):
     """State, token and hidden part as slices of larger tensors."""
     generator = torch.Generator().manual_seed(rank)
     sizes = {"markov_w1.weight": (50, rank), "markov_w2.weight": (30, rank)} | head_shapes(kind, 12, rank)
-    head = Head.of(kind, {n: torch.randn(s, generator=generator).to(dtype) * 0.4 for n, s in sizes.items()})
+    weights = {n: torch.randn(s, generator=generator).to(dtype) * 0.4 for n, s in sizes.items()}
+    head = Head.of(kind, weights, weights["markov_w1.weight"])
     hidden = torch.randn(rows, 4, 12, generator=generator).to(dtype)
     part, previous = head.hidden_part(hidden)[:, 2], torch.randint(0, 50, (rows, 3), generator=generator)[:, 1]
     state = torch.randn(rows, rank, generator=generator).to(dtype)

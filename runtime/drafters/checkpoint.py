@@ -19,7 +19,7 @@ from torch import Tensor
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.drafters.fields import Fields, layer_attention
-from dsbench.runtime.drafters.heads import KINDS, head_shapes
+from dsbench.runtime.drafters.heads import KINDS, head_shapes, token_width
 from dsbench.runtime.targets.shape import ModelShape, read_config, rope_theta
 from dsbench.runtime.targets.weights import folder_digest, read_weights
 
@@ -150,10 +150,12 @@ def expected_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
         "norm.weight": (d,),
     }
     if shape.head != "none":
-        expected |= {"markov_head.markov_w1.weight": (v, r), "markov_head.markov_w2.weight": (shape.draft_vocab, r)}
+        expected["markov_head.markov_w2.weight"] = (shape.draft_vocab, r)
+        if shape.head != "deep":
+            expected["markov_head.markov_w1.weight"] = (v, r)
         expected |= {"markov_head." + k: s for k, s in head_shapes(shape.head, d, r).items()}
     if shape.confidence:
-        width = d + (r if shape.confidence_with_token and shape.head != "none" else 0)
+        width = d + (token_width(shape.head, r) if shape.confidence_with_token else 0)
         expected |= {"confidence_head.proj.weight": (1, width), "confidence_head.proj.bias": (1,)}
     if shape.mask_token is None:
         expected["mask_embedding"] = (d,)
@@ -169,7 +171,7 @@ def optional_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
         "draft_vocab_ids": (shape.draft_vocab,),
         "confidence_head_free.proj.weight": (1, d),
         "confidence_head_free.proj.bias": (1,),
-        **event_shapes(d, 0 if shape.head == "none" else shape.rank),
+        **event_shapes(d, token_width(shape.head, shape.rank)),
     }
 
 

@@ -20,6 +20,7 @@ from dsbench.runtime.batch import Batch, block_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
 from dsbench.runtime.drafters.events import event_head, event_of
+from dsbench.runtime.drafters.heads import token_table
 from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Sampling
@@ -51,7 +52,10 @@ class DSparkDrafter:
         self.sequential = {
             k.removeprefix("markov_head."): w for k, w in weights.items() if k.startswith("markov_head.")
         }
-        self.markov = None if shape.head == "none" else Head.of(shape.head, self.sequential)
+        self.markov = None
+        if shape.head != "none":
+            table = token_table(shape.head, self.sequential, self.embedding)
+            self.markov = Head.of(shape.head, self.sequential, table)
         self.confidence = _linear(weights, "confidence_head.proj")
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
         self.events = event_head(weights, "confidence_events")

@@ -36,7 +36,7 @@ class Blocks:
     # what the drafter sees
     taps: Tensor  # [B, S, m * D]
     anchor: Tensor  # [B, A] int64 positions
-    embedded: Tensor  # [B, A, D] the anchors' token embeddings
+    embedded: Tensor  # [B, A, G, D] the embeddings of `previous`; a block begins with its anchor's
     previous: Tensor  # [B, A, G] int64 the token before each slot's
     bias: Tensor  # [B, 1, A * G, S + A * G] 0 or -inf; empty for a chain
     text: Tensor  # [B, S, D] the sequences' token embeddings, for a chain; empty otherwise
@@ -89,7 +89,7 @@ class BatchMaker:
         return Blocks(
             taps=f.last[inside] if self.chain else f.taps[inside],
             anchor=anchor,
-            embedded=self.embedding[previous[..., 0]],
+            embedded=self.embedding[previous],
             previous=previous,
             bias=nothing if self.chain else self._mask(anchor),
             text=self.embedding[f.ids[inside].long()] if self.chain else nothing,

@@ -76,12 +76,14 @@ def _initialise_head(module: DrafterModule, embedding: Tensor, noise: Callable[[
     module.mask_embedding.copy_(embedding.mean(dim=0))
     if module.markov_head is None:
         return
-    _set(module.markov_head.markov_w1.weight, principal(embedding, module.shape.rank, W1_STD))
+    if module.shape.head != "deep":
+        _set(module.markov_head.markov_w1.weight, principal(embedding, module.shape.rank, W1_STD))
     module.markov_head.markov_w2.weight.zero_()
     for name in module.markov_head.projections:
         projection = getattr(module.markov_head, name)
         projection.weight.copy_(noise(projection.weight, 0.02))
-        projection.bias.zero_()
+        if projection.bias is not None:
+            projection.bias.zero_()
 
 
 def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from dsbench.kernels.draft_loss import FEATURES, MARGIN_SHIFT
 from dsbench.runtime.drafters.checkpoint import DrafterShape
-from dsbench.runtime.drafters.heads import head_feature, head_shapes
+from dsbench.runtime.drafters.heads import head_feature, head_shapes, project_tokens, token_width
 from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotate
 from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.training.batches import Blocks
@@ -83,25 +83,38 @@ class DraftLayer(nn.Module):
 
 
 class MarkovHead(nn.Module):
-    """W1 over the full vocabulary, W2 over the draft vocabulary, and the extra projection of its kind."""
+    """W1 over the full vocabulary, W2 over the draft vocabulary, and the extra projections of its kind.
+
+    A `deep` head projects the target's embeddings and has no W1.
+    """
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
-        self.markov_w1 = nn.Embedding(shape.layer.vocab, shape.rank)
+        self.kind = shape.head
+        if self.kind != "deep":
+            self.markov_w1 = nn.Embedding(shape.layer.vocab, shape.rank)
         self.markov_w2 = nn.Linear(shape.rank, shape.draft_vocab, bias=False)
         extra = head_shapes(shape.head, shape.layer.hidden, shape.rank)
         self.projections = tuple(name.removesuffix(".weight") for name in extra if name.endswith(".weight"))
         for name in self.projections:
             rows, columns = extra[name + ".weight"]
-            self.add_module(name, nn.Linear(columns, rows))
+            self.add_module(name, nn.Linear(columns, rows, bias=name + ".bias" in extra))
+
+    def tokens(self, previous: Tensor, embedded: Tensor) -> Tensor:
+        """What the head knows of the tokens before its slots [B, A, G, w]; previous ids, embedded [B, A, G, D]."""
+        if self.kind != "deep":
+            e: Tensor = self.markov_w1(previous)
+            return e.to(embedded.dtype)
+        assert isinstance(self.token_proj, nn.Linear)
+        return project_tokens(embedded, self.token_proj.weight.to(embedded.dtype))
 
     def extra(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Weights and biases of the extra projection, as `head_feature` takes them."""
-        found: dict[str, Tensor] = {}
-        for name in self.projections:
-            layer = getattr(self, name)
-            found[name + ".weight"], found[name + ".bias"] = layer.weight.to(dtype), layer.bias.to(dtype)
-        return found
+        """Weights and biases of the extra projections, as `head_feature` takes them."""
+        return {
+            f"{name}.{part}": value.to(dtype)
+            for name in self.projections
+            for part, value in getattr(self, name).named_parameters()
+        }
 
 
 class Confidence(nn.Module):
@@ -154,7 +167,7 @@ class DrafterModule(nn.Module):
         self.layers = nn.ModuleList(DraftLayer(shape.layer) for _ in range(shape.layer.layers))
         self.mask_embedding = nn.Parameter(torch.zeros(d))
         self.markov_head = None if shape.head == "none" else MarkovHead(shape)
-        self.confidences = Confidences(d + (0 if shape.head == "none" else shape.rank), d)
+        self.confidences = Confidences(d + token_width(shape.head, shape.rank), d)
 
     @property
     def w2(self) -> Tensor | None:
@@ -169,13 +182,13 @@ class DrafterModule(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Head input [R, D + r] (hidden, sequential feature) and what the confidences see [R, D + r] (hidden, token).
 
-        taps [B, S, m D], anchor [B, A], embedded [B, A, D], previous [B, A, G], bias [B, 1, N, S + N] as in `Blocks`.
+        As in `Blocks`: taps [B, S, m D], anchor [B, A], embedded [B, A, G, D], previous [B, A, G], bias [B, 1, N, S + N].
         """
         hidden = self.backbone(taps, anchor, embedded, bias, cos, sin)
         if self.markov_head is None:
             flat = hidden.flatten(0, 2)
             return flat, flat
-        e = self.markov_head.markov_w1(previous).to(hidden.dtype)
+        e = self.markov_head.tokens(previous, embedded)
         x = torch.cat([hidden, self._features(e, hidden)], dim=-1)
         return x.flatten(0, 2), torch.cat([hidden, e], dim=-1).flatten(0, 2)
 
@@ -194,7 +207,7 @@ class DrafterModule(nn.Module):
         )
         cos, sin = cos[at], sin[at]
         masks = self.mask_embedding.to(taps.dtype).expand(b, a, g - 1, -1)
-        x = torch.cat([embedded[:, :, None], masks], dim=2).flatten(1, 2)
+        x = torch.cat([embedded[:, :, :1], masks], dim=2).flatten(1, 2)
         for layer in self.layers:
             x = layer(x, context, bias, cos, sin)
         return norm(x, self.norm, eps).view(b, a, g, -1)
@@ -205,14 +218,14 @@ class DrafterModule(nn.Module):
         if self.shape.head == "vanilla":
             return e
         weights = self.markov_head.extra(e.dtype)
-        state = e.new_zeros(e.shape[0] * e.shape[1], e.shape[-1])
+        state = e.new_zeros(e.shape[0] * e.shape[1], token_width(self.shape.head, self.shape.rank))
         parts: list[Tensor] = []
         for k in range(e.shape[2]):
             part, state = head_feature(
                 self.shape.head, weights, e[:, :, k].flatten(0, 1), hidden[:, :, k].flatten(0, 1), state
             )
             parts.append(part)
-        return torch.stack(parts, dim=1).view(e.shape)
+        return torch.stack(parts, dim=1).view(*e.shape[:-1], -1)
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
