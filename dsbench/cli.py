@@ -217,7 +217,7 @@ def train_command(
     target: Target = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
     kind: Annotated[str, typer.Option(help="dspark, dflash (no sequential head) or mtp (a chain).")] = "dspark",
     seconds: Annotated[float, typer.Option(help="Training time, data not counted.")] = 300.0,
-    head: Annotated[str, typer.Option(help="Sequential head of a dspark drafter: vanilla, gated, rnn or deep.")] = "rnn",
+    head: Annotated[str, typer.Option(help="Sequential head of dspark: vanilla, gated, rnn or deep.")] = "rnn",
     layers: Annotated[int | None, typer.Option(help="[default: 2; 1 for mtp]", show_default=False)] = None,
     rank: Annotated[int, typer.Option(help="Width of the sequential head.")] = 64,
     block: Annotated[int | None, typer.Option(help="Draft tokens. [default: 7; 3 for mtp]", show_default=False)] = None,

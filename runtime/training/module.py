@@ -182,7 +182,7 @@ class DrafterModule(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Head input [R, D + r] (hidden, sequential feature) and what the confidences see [R, D + r] (hidden, token).
 
-        As in `Blocks`: taps [B, S, m D], anchor [B, A], embedded [B, A, G, D], previous [B, A, G], bias [B, 1, N, S + N].
+        Of `Blocks`: taps [B, S, m D], anchor [B, A], embedded [B, A, G, D], previous [B, A, G], bias [B, 1, N, S + N].
         """
         hidden = self.backbone(taps, anchor, embedded, bias, cos, sin)
         if self.markov_head is None:
