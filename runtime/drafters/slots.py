@@ -63,18 +63,18 @@ def draw_rows(
 def at_once(base: Tensor, plan: Plan) -> Drawn:
     """All slots of logits [R, n, V'] that wait for no token."""
     (requests, most), device = base.shape[:2], base.device
-    whole = min(plan.counts) == most
+    whole, pairs = min(plan.counts) == most, [(r, j) for r, count in enumerate(plan.counts) for j in range(count)]
     if whole:
         request = torch.arange(requests, device=device)[:, None].expand(requests, most).flatten()
-        slot = torch.arange(most, device=device).expand(requests, most).flatten()
-        logits = base.flatten(0, 1)
+        positions, logits = (
+            (plan.start[:, None] + torch.arange(1, most + 1, device=device)).flatten(),
+            base.flatten(0, 1),
+        )
     else:
-        pairs = [(r, j) for r, count in enumerate(plan.counts) for j in range(count)]
-        request, slot = torch.tensor(pairs, dtype=torch.int64, device=device).view(-1, 2).unbind(1)
-        logits = base[request, slot]
-    made = draw_rows(
-        logits, plan.sampling.rows(request), plan.start[request] + slot + 1, plan.ids, rule=plan.rule, stats=plan.stats
-    )
+        request, slot = torch.tensor(pairs, device=device).unbind(1)
+        positions, logits = plan.start[request] + slot + 1, base[request, slot]
+    sampling = plan.sampling.rows(request)
+    made = draw_rows(logits, sampling, positions, plan.ids, rule=plan.rule, stats=plan.stats)
 
     def spread(x: Tensor) -> Tensor:
         if whole:
