@@ -12,6 +12,7 @@ import pytest
 CASES = Path(__file__).parent / "triton_cases.py"
 
 
+@pytest.mark.slow  # a minute: a process of its own, and the interpreter is slow
 def test_kernels_under_the_interpreter_equal_their_references():
     pytest.importorskip("triton")
     done = subprocess.run(

@@ -150,9 +150,9 @@ def expected_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
         "norm.weight": (d,),
     }
     if shape.head != "none":
-        expected["markov_head.markov_w2.weight"] = (shape.draft_vocab, r)
         if shape.head != "deep":
             expected["markov_head.markov_w1.weight"] = (v, r)
+        expected["markov_head.markov_w2.weight"] = (shape.draft_vocab, r)
         expected |= {"markov_head." + k: s for k, s in head_shapes(shape.head, d, r).items()}
     if shape.confidence:
         width = d + (token_width(shape.head, r) if shape.confidence_with_token else 0)
