@@ -109,7 +109,8 @@ def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind):
     op = OPS["coupled_block tokens"]
     x = op.make_inputs(torch.Generator().manual_seed(1), (19, 3, 9, 8, 300, kind, False))
     weights = {name: t for name, t in x.items() if "." in name}
-    head, rest = Head.of(kind, weights, weights["markov_w1.weight"]), ("base", "anchor", "start", "depth", "temperature", "seeds")
+    head = Head.of(kind, weights, weights["markov_w1.weight"])
+    rest = ("base", "anchor", "start", "depth", "temperature", "seeds")
     part = head.hidden_part(x["hidden"])
 
     def run(rows, stats):
