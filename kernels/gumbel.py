@@ -7,6 +7,7 @@ could win. Both name the same token. Temperature 0 is plain argmax. Lowest id wi
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numba
@@ -52,6 +53,7 @@ def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions:
     return torch.from_numpy(out)
 
 
+@cache
 def winning_words() -> np.ndarray[Any, np.dtype[np.int64]]:
     """For a gap d >= i / THRESHOLD_STEP, words w (24 bits) above entry i cannot give noise > d.
 
@@ -59,7 +61,9 @@ def winning_words() -> np.ndarray[Any, np.dtype[np.int64]]:
     """
     gaps = np.arange(THRESHOLDS) / THRESHOLD_STEP
     limit = -np.expm1(-np.exp(-gaps))
-    return np.ceil(limit * 2**24 * (1 + 1e-5)).astype(np.int64) + 2
+    words = np.ceil(limit * 2**24 * (1 + 1e-5)).astype(np.int64) + 2
+    words.flags.writeable = False
+    return words
 
 
 @numba.njit(inline="always")
