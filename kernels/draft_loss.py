@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsbench.kernels.draft_stats import CLIP, SHIFT, law_stats_reference, top_gap
 from dsbench.kernels.philox import gumbel_from_bits
 
-FEATURES = 6  # entropy, log of the largest q, margin and its log, perturbed margin and its log
-MARGIN_MOST, MARGIN_SHIFT = 10.0, 0.1
 MASK = 0xFFFFFFFF
 OUTSIDE = -1
 
@@ -43,7 +42,7 @@ class LossRows:
     accept: Tensor  # sum_v min(q, p)
     soft: Tensor  # the smooth coupled event; 0 where its share is
     match: Tensor  # 1 where the drafter's token under the noise is the target's; argmax equality for greedy text
-    features: Tensor  # [n, FEATURES], see draft_features
+    features: Tensor  # [n, FEATURES], see draft_stats.py
     gradient: Tensor  # [n, V'] d loss / dz in z's dtype
 
 
@@ -109,19 +108,11 @@ def coupled_token(logp: Tensor, p: Tensor, noise: Tensor, greedy: Tensor, label:
 
 
 def draft_features(x: Tensor, perturbed: Tensor) -> Tensor:
-    """[n, FEATURES] of draft logits x [n, V'] and of the same under the noise: fp32, in this order.
-
-    Entropy (nats), log of the largest probability, margin of the first over the second logit (at most MARGIN_MOST) and
-    its logarithm, the perturbed margin and its logarithm.
-    """
-    logq = x.log_softmax(-1)
-    entropy = -(logq.exp() * logq).sum(-1)
-    margins = []
-    for scores in (x, perturbed):
-        two = scores.topk(min(2, scores.shape[-1]), dim=-1).values
-        gap = (two[:, 0] - two[:, 1]).clamp(max=MARGIN_MOST) if two.shape[1] > 1 else two[:, 0] * 0 + MARGIN_MOST
-        margins += [gap, (gap + MARGIN_SHIFT).log()]
-    return torch.stack([entropy, logq.amax(-1), *margins], dim=-1)
+    """[n, FEATURES] of draft_stats.py for draft logits x [n, V'] at T = 1 and the same under the noise."""
+    features = law_stats_reference(x, torch.ones_like(x[:, 0]))
+    gap = top_gap(perturbed).clamp(max=CLIP)
+    features[:, 4], features[:, 5] = gap, (gap + SHIFT).log()
+    return features
 
 
 def training_noise(rows: int, columns: int, *, seed: Tensor, first: int, device: torch.device) -> Tensor:

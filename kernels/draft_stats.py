@@ -41,7 +41,7 @@ def coupled_stats_reference(
     z, hot = logits.float(), temperature > 0
     noisy = torch.where(hot[:, None], z / _scale(temperature) + gumbel_noise(seeds, positions, ids), z)
     features = law_stats_reference(z, temperature)
-    gap = torch.where(hot, _top_gap(noisy).clamp(max=CLIP), features[:, 2])
+    gap = torch.where(hot, top_gap(noisy).clamp(max=CLIP), features[:, 2])
     features[:, 4], features[:, 5] = gap, (gap + SHIFT).log()
     return noisy.argmax(dim=-1), features
 
@@ -50,7 +50,7 @@ def law_stats_reference(logits: Tensor, temperature: Tensor) -> Tensor:
     """Features [n, 6] of logits [n, V'] at temperature fp32 [n], without noise."""
     z, scale = logits.float(), _scale(temperature)
     log_q = (z / scale).log_softmax(dim=-1)
-    margin = (_top_gap(z) / scale.squeeze(-1)).clamp(max=CLIP)
+    margin = (top_gap(z) / scale.squeeze(-1)).clamp(max=CLIP)
     gap = torch.where(temperature > 0, 0.0, margin)
     columns = (
         torch.special.entr(log_q.exp()).sum(-1), log_q.amax(-1), margin, (margin + SHIFT).log(), gap,
@@ -98,7 +98,7 @@ def _scale(temperature: Tensor) -> Tensor:
     return torch.where(temperature > 0, temperature, torch.ones_like(temperature))[:, None]
 
 
-def _top_gap(x: Tensor) -> Tensor:
+def top_gap(x: Tensor) -> Tensor:
     """Largest - second largest of each row; infinite where there is no second."""
     if x.shape[-1] == 1:
         return torch.full_like(x[:, 0], float("inf"))

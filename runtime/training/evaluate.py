@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsbench.runtime.drafters.events import EVENTS
 from dsbench.runtime.training.forward import masked_attention
 from dsbench.runtime.training.loss import rows_of
 from dsbench.runtime.training.step import Setting
-
-EVENTS = ("greedy", "coupled", "residual")
 
 
 @torch.no_grad()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_loss import FEATURES, Shares, draft_loss_rows
+from dsbench.kernels.draft_loss import Shares, draft_loss_rows
+from dsbench.kernels.draft_stats import FEATURES
 from dsbench.runtime.training.batches import Held
 
 CHUNK_VALUES = 1 << 26  # logits of a chunk of rows: what the temporaries of a chunk scale with

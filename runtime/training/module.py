@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_loss import FEATURES, MARGIN_SHIFT
+from dsbench.kernels.draft_stats import FEATURES, SHIFT
 from dsbench.runtime.drafters.checkpoint import DrafterShape
+from dsbench.runtime.drafters.events import EVENTS
 from dsbench.runtime.drafters.heads import head_feature, head_shapes, project_tokens, token_width
 from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotate
 from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.training.batches import Blocks
 from dsbench.runtime.training.loss import ConfidenceLogits
 
-EVENTS, RESIDUAL = 3, 2  # acceptance events: greedy, coupled, residual; the column of the last
+RESIDUAL = EVENTS.index("residual")
 PLAIN = 4  # features of the draft law that do not depend on the noise
 
 
@@ -132,8 +133,8 @@ class Confidences(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.confidence_head, self.confidence_head_free = Confidence(width), Confidence(hidden)
-        self.confidence_events = nn.Linear(width + FEATURES, EVENTS)
-        self.confidence_free_events = nn.Linear(hidden, EVENTS)
+        self.confidence_events = nn.Linear(width + FEATURES, len(EVENTS))
+        self.confidence_free_events = nn.Linear(hidden, len(EVENTS))
 
     def forward(self, seen: Tensor, features: Tensor, hidden: int) -> ConfidenceLogits:
         """seen [R, D + r] rows (hidden state first), features [R, FEATURES] of their draft laws.
@@ -143,7 +144,7 @@ class Confidences(nn.Module):
         seen = seen.float()
         free = seen[:, :hidden]
         blind = torch.cat([features[:, :PLAIN], torch.zeros_like(features[:, PLAIN:])], dim=-1)
-        blind[:, -1] = math.log(MARGIN_SHIFT)
+        blind[:, -1] = math.log(SHIFT)
         whole = self.confidence_events(torch.cat([seen, features], dim=-1))[:, :RESIDUAL]
         residual = self.confidence_events(torch.cat([seen, blind], dim=-1))[:, RESIDUAL:]
         return ConfidenceLogits(
