@@ -221,7 +221,7 @@ def train_command(
     layers: Annotated[int | None, typer.Option(help="[default: 2; 1 for mtp]", show_default=False)] = None,
     rank: Annotated[int, typer.Option(help="Width of the sequential head.")] = 64,
     block: Annotated[int | None, typer.Option(help="Draft tokens. [default: 7; 3 for mtp]", show_default=False)] = None,
-    taps: Annotated[str, typer.Option(help="Target layers whose outputs are read.")] = "1,14,27",
+    taps: Annotated[str, typer.Option(help="Target layers whose outputs are read; one past the last: the final norm.")] = "1,14,27",
     window: Annotated[int, typer.Option(help="Context tokens a layer sees; 0: all. Training shows it 512.")] = 512,
     draft_vocab: Annotated[int, typer.Option(help="Ids it can propose, the most frequent ones.")] = 16_384,
     sequences: Annotated[int, typer.Option(help="Training sequences to make.")] = 72_000,

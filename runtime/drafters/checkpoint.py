@@ -107,11 +107,11 @@ def _layer_shape(fields: Fields) -> ModelShape:
 def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -> None:
     """Raises EnvironmentRefused naming what differs between a drafter and the target it is to serve.
 
-    A drafter trained here may tap the last layer's output, before the final norm; of a published one nobody knows
-    whether that state was normed.
+    A drafter trained here may tap the last layer's output and, as the tap after it, the final norm's; of a published
+    one nobody knows which it means.
     """
     check_sizes(shape.layer, target)
-    most = target.layers - (2 if shape.target_digest is None else 1)
+    most = target.layers - (2 if shape.target_digest is None else 0)
     if max(shape.taps) > most or min(shape.taps) < 0:
         raise EnvironmentRefused(
             f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must"

@@ -56,7 +56,8 @@ class DenseTarget:
     def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].
 
-        Writes the rows' keys and values into the pool at their positions; a tap is the residual stream after a layer.
+        Writes the rows' keys and values into the pool at their positions; a tap is the residual stream after a layer,
+        and the tap one past the last layer is the output of the final norm.
         """
         slots = pool.slots(batch)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
@@ -69,8 +70,10 @@ class DenseTarget:
             x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, self.shape.norm_eps))))
             if index in taps:
                 tapped.append(x)
-        last = x if batch.logit_rows is None else x[batch.logit_rows]
-        logits = self.unembed(rms_norm(last, self.norm, self.shape.norm_eps))
+        x = rms_norm(x, self.norm, self.shape.norm_eps)
+        if len(self.layers) in taps:
+            tapped.append(x)
+        logits = self.unembed(x if batch.logit_rows is None else x[batch.logit_rows])
         return logits, torch.cat(tapped, dim=-1) if tapped else x.new_empty(x.shape[0], 0)
 
     def _attend(

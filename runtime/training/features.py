@@ -29,7 +29,7 @@ class Features:
     """Per token and per sequence, all on the device. Target law at T = 1: p(v) = exp(head[v] . last - lse)."""
 
     taps: Tensor  # [N, m * D]
-    last: Tensor  # [N, D] after the target's final norm
+    last: Tensor  # [N, D] after the target's final norm; a view of `taps` where that is one of them
     lse: Tensor  # [N] fp32 log-sum-exp over the full vocabulary
     ids: Tensor  # [N] int32
     start: Tensor  # [n] int64
@@ -59,7 +59,8 @@ def _fill(features: Features, target: DenseTarget, data: TokenData, taps: tuple[
         at = torch.from_numpy(where).to(device)
         kept = last.flatten(0, 1)[rows]
         features.taps[at] = tapped.flatten(0, 1)[rows]
-        features.last[at] = kept
+        if features.last.is_contiguous():
+            features.last[at] = kept
         chunk = max(1, HEAD_VALUES // target.shape.vocab)
         features.lse[at] = torch.cat(
             [F.linear(part, target.head).float().logsumexp(-1) for part in torch.split(kept, chunk)]
@@ -70,7 +71,8 @@ def _fill(features: Features, target: DenseTarget, data: TokenData, taps: tuple[
 def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], log: Log) -> Features:
     """Runs the target over all of the data. Raises EnvironmentRefused if the cache would not fit on the device."""
     tokens, d, device = int(data.starts[-1]), target.shape.hidden, target.device
-    need = tokens * ((len(taps) + 1) * d * target.dtype.itemsize + 8)
+    final = target.shape.layers in taps
+    need = tokens * ((len(taps) + 1 - final) * d * target.dtype.itemsize + 8)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what torch holds in reserve does not count as free
     if device.type == "cuda" and need > MOST_MEMORY * torch.cuda.mem_get_info(device)[0]:
@@ -78,9 +80,10 @@ def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], l
             f"the features of {tokens} tokens need {need / 2**30:.0f} GiB on {device}", hint="lower --sequences"
         )
     began = time.perf_counter()
+    tapped = torch.empty(tokens, len(taps) * d, dtype=target.dtype, device=device)
     features = Features(
-        taps=torch.empty(tokens, len(taps) * d, dtype=target.dtype, device=device),
-        last=torch.empty(tokens, d, dtype=target.dtype, device=device),
+        taps=tapped,
+        last=tapped[:, -d:] if final else torch.empty(tokens, d, dtype=target.dtype, device=device),
         lse=torch.empty(tokens, dtype=torch.float32, device=device),
         ids=torch.from_numpy(data.ids).to(device),
         start=torch.from_numpy(data.starts[:-1]).to(device),

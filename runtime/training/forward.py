@@ -32,7 +32,7 @@ def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
 
 def masked_attention(device: torch.device) -> AbstractContextManager[None]:
     """For dense additive masks."""
-    return attention_by(device, SDPBackend.EFFICIENT_ATTENTION)
+    return attention_by(device, SDPBackend.CUDNN_ATTENTION)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -46,7 +46,7 @@ def padded_forward(
     taps: tuple[int, ...] = (),
     keep: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Last normed hidden [n, S, D] and tapped layer outputs [n, S, len(taps) * D] of right-padded ids [n, S].
+    """Last normed hidden [n, S, D] and tapped states [n, S, len(taps) * D] of right-padded ids [n, S].
 
     Padding is on the right, so causal attention keeps it out of every real row. `keep(layer, k, v)` is handed the
     rotated keys and the values [n, K, S, E] of each layer.
@@ -69,4 +69,6 @@ def padded_forward(
         if index in taps:
             tapped.append(x)
     last = norm(x, target.norm, shape.norm_eps)
+    if len(target.layers) in taps:
+        tapped.append(last)
     return last, torch.cat(tapped, dim=-1) if tapped else x.new_empty(n, length, 0)

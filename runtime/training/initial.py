@@ -1,4 +1,4 @@
-"""Where a drafter starts: the target's last layers, reading the last tap as they would, no opinion on tokens yet.
+"""Where a drafter starts: the target's last layers, reading the tap below as they would, no opinion on tokens yet.
 
 Shapes: D hidden, m taps, E head width, V vocabulary, r head rank.
 """
@@ -31,8 +31,8 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
     layers = target.shape.layers
     if options.layers > layers:
         raise UsageError(f"layers must be <= {layers}, the target's, got {options.layers}")
-    if options.kind != "mtp" and options.taps[-1] > layers - 1:
-        raise UsageError(f"taps must lie in 0..{layers - 1} for this target, got {list(options.taps)}")
+    if options.kind != "mtp" and options.taps[-1] > layers:
+        raise UsageError(f"taps must lie in 0..{layers} for this target, got {list(options.taps)}")
     return DrafterShape(
         layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),
         block=options.block, taps=options.taps, head=options.head, rank=0 if options.head == "none" else options.rank,
@@ -60,9 +60,11 @@ def initialise(module: DrafterModule | ChainModule, target: DenseTarget, feature
         _set(module.embed_norm.weight, torch.ones_like(target.norm))
         rows = features.last[::step]
     else:
-        fc[:, -d:] = torch.eye(d, device=fc.device)
+        read = max((i for i, tap in enumerate(shape.taps) if tap < first), default=0)
+        below = slice(read * d, (read + 1) * d)  # the output of the layer that lies under the copied ones, or near it
+        fc[:, below] = torch.eye(d, device=fc.device)
         _set(module.hidden_norm.weight, target.layers[first].input_norm)
-        rows = features.taps[::step, -d:]
+        rows = features.taps[::step, below]
         _initialise_head(module, target.embedding.float(), noise)
     _set(module.norm.weight, target.norm)
     for layer, index in zip(module.layers, range(first, target.shape.layers), strict=True):
