@@ -3,13 +3,13 @@
 Head: 2607.05147, eq. 4-6. W2 applied to an r-wide feature of the token before; what reads the hidden state does not
 depend on drawn tokens, so it is one product for all slots (`hidden_part`), and a slot adds its [state; e] part.
 Shapes: R requests, G slots, n rows of a slot, D hidden, V vocabulary, V' draft vocabulary, r rank, P = 3r for an rnn
-head, r for a gated one, 0 for a vanilla one.
+head, r for a gated one, 0 for a vanilla one, w for a deep one; w = 4r for a deep head, r for the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class Head:
     w2: Projection  # [V', r]
     of_hidden: Projection | None  # [P, D], with the bias
     of_token: Projection | None  # [3r, 2r] of [state; e], [r, r] of e, [w, w] of the state
-    feature: Projection | None = None  # [r, w] of a deep head
+    feature: Projection | None = None  # [r, w] of a deep head that is not merged
 
     @classmethod
     def of(cls, kind: str, weights: Mapping[str, Tensor], table: Tensor) -> Head:
@@ -43,19 +43,27 @@ class Head:
             of_hidden, of_token = Projection(hidden.contiguous(), bias), Projection(token.contiguous())
         w2 = Projection(weights["markov_w2.weight"])
         feature = Projection(weights["feature_proj.weight"]) if kind == "deep" else None
-        return cls(kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature)
+        head = cls(kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature)
+        return head.merged() if head.fused else head
+
+    def merged(self) -> Head:
+        """The same head with feature_proj inside W2 [V', w]: more to read, one product less to wait for."""
+        if self.feature is None:
+            return self
+        w2 = self.w2.weight.float() @ self.feature.weight.float()
+        return replace(self, w2=Projection(w2.to(self.w2.weight.dtype)), feature=None)
 
     @property
     def fused(self) -> bool:
-        """Whether a kernel makes its steps on CUDA."""
-        return self.kind != "deep" and self.w1.device.type == "cuda"
+        """Whether a kernel makes its steps: on CUDA."""
+        return self.w1.device.type == "cuda"
 
     def hidden_part(self, hidden: Tensor) -> Tensor:
         """What the hidden states [R, G, D] give to the projection: [R, G, P]."""
         return hidden[..., :0] if self.of_hidden is None else self.of_hidden(hidden)
 
     def advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature [n, r] of a slot and the state [n, r] after it; part [n, P], previous ids [n], state [n, r].
+        """Feature [n, r] of a slot and the state [n, w] after it; part [n, P], previous ids [n], state [n, w].
 
         On CUDA one launch, in fp32 between what it reads and what it writes.
         """
@@ -146,12 +154,15 @@ def coupled_block_reference(
     kind: str, weights: Mapping[str, Tensor], hidden: Tensor, base: Tensor, anchor: Tensor, start: Tensor,
     depth: Tensor, temperature: Tensor, seeds: Tensor, ids: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Ids and features of `coupled_block`, one slot of one request after the other, in fp64, no product split."""
+    """Ids and features of `coupled_block`, one slot of one request after the other, in fp64, no product split.
+
+    `weights` holds e of every token as markov_w1.weight.
+    """
     w = {name: weight.double() for name, weight in weights.items()}
-    (requests, most), r = base.shape[:2], w["markov_w1.weight"].shape[1]
+    (requests, most), width = base.shape[:2], w["markov_w1.weight"].shape[1]
     tokens, features = anchor.new_zeros(requests, most), torch.zeros(requests, most, FEATURES)
     for row in range(requests):
-        previous, state = anchor[row], w["markov_w1.weight"].new_zeros(r)
+        previous, state = anchor[row], w["markov_w1.weight"].new_zeros(width)
         for j in range(int(depth[row])):
             h, e = hidden[row, j].double(), w["markov_w1.weight"][previous]
             feature = e
@@ -160,6 +171,10 @@ def coupled_block_reference(
             elif kind == "rnn":
                 g, c, o = (w["joint_proj.weight"] @ torch.cat([state, e, h]) + w["joint_proj.bias"]).chunk(3)
                 state, feature = g.sigmoid() * state + (1 - g.sigmoid()) * c.tanh(), o.tanh()
+            elif kind == "deep":
+                z = w["hidden_proj.weight"] @ h + w["hidden_proj.bias"] + w["state_proj.weight"] @ state + e
+                state = z * z.sigmoid()
+                feature = w["feature_proj.weight"] @ state
             logits = (base[row, j].double() + w["markov_w2.weight"] @ feature).float()
             at = slice(row, row + 1)
             rest = (temperature[at], seeds[at], start[at] + (j + 1), ids)

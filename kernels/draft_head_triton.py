@@ -6,6 +6,7 @@ a row is split over programs by outputs, and each of them joins the row's parts 
 A request's logits depend on neither the number of requests nor their order. What a kernel stores is in the drafter's
 dtype; what lies between is fp32, so that drafts may differ from those of a path which rounds more often. That is
 allowed: verification keeps the text whatever is drafted.
+A deep head comes merged: its width stands for the rank here.
 `p_` pointers, `b_` block of values, `o_` offsets.
 """
 
@@ -25,6 +26,7 @@ from dsbench.kernels.draft_stats_triton import PARTS, join_row, score_tile
 TILE = 128  # ids a program of the draw
 GROUP = 16  # requests that share a tile of W2: the least a tensor core multiplies
 OUTPUTS = 16  # features a program of the head
+STATEFUL = ("rnn", "deep")
 INNER = 64  # products of two half-precision tiles at a time; half as many of wider numbers
 
 
@@ -71,10 +73,16 @@ def _advance_kernel(
             mine = o_o < RANK
             b_out = tl.where(mine, o_o, -1)
             b_mine = tl.load(p_w1 + token * RANK + o_o, mask=mine, other=0.0).to(tl.float32)
-            if KIND != "vanilla":
+            if KIND == "gated" or KIND == "rnn":
                 b_e = tl.load(p_w1 + token * RANK + o_k, mask=o_k < RANK, other=0.0).to(tl.float32)
+            if KIND != "vanilla":
                 p_part_of_hidden = p_hidden + row * hidden_stride + o_o
                 b_z = tl.load(p_part_of_hidden, mask=mine, other=0.0).to(tl.float32)
+            if KIND == "deep":
+                b_s = tl.load(p_state + row * state_stride + o_k, mask=o_k < RANK, other=0.0).to(tl.float32)
+                b_z += _rows_dot(p_weight, b_s, b_out, RANK, WIDTH, RANK) + b_mine
+                b_mine = b_z * tl.sigmoid(b_z)
+                tl.store(p_after + row * RANK + o_o, b_mine.to(p_after.dtype.element_ty), mask=mine)
             if KIND == "gated":
                 b_z += _rows_dot(p_weight, b_e, b_out, RANK, WIDTH, RANK)
                 b_mine = tl.sigmoid(b_z) * b_mine
@@ -133,7 +141,7 @@ def advance(head: Head, part: Tensor, previous: Tensor, state: Tensor) -> tuple[
     """As draft_head.Head.advance."""
     n, rank = state.shape
     feature = torch.empty(n, rank, dtype=head.w1.dtype, device=state.device)
-    after = torch.empty(n, rank, dtype=state.dtype, device=state.device) if head.kind == "rnn" else state
+    after = torch.empty(n, rank, dtype=state.dtype, device=state.device) if head.kind in STATEFUL else state
     if n:
         _advance_kernel[(n, triton.cdiv(rank, _outputs(rank)))](
             *(None,) * 7, previous, head.w1, *_inputs(head, part, state), after, feature, 0, 0, 0,

@@ -28,7 +28,7 @@ class Case:
         if dtype == torch.bfloat16 and device == "cpu":  # the same numbers, and fp32 in between
             x = {name: t.float() if t.is_floating_point() else t for name, t in x.items()}
         self.x = {name: t.to(device) for name, t in x.items()}
-        self.head = Head.of(kind, {name: t for name, t in self.x.items() if "." in name})
+        self.head = Head.of(kind, {n: t for n, t in self.x.items() if "." in n}, self.x["markov_w1.weight"])
         self.part = self.head.hidden_part(self.x["hidden"])
 
     def run(self, rows=slice(None), stats=True):
@@ -40,7 +40,7 @@ class Case:
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("rank", "vocab"), [(64, 16384), (256, 16384), (64, 49152)])
 @pytest.mark.parametrize("rows", [1, 16, 64])
-@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn", "deep"])
 def test_blocks_of_real_size_are_those_of_the_cpu(kind, rows, rank, vocab, whole):
     made = Case(rows, kind, rank, vocab, torch.float32, whole=whole).run()
     wanted = Case(rows, kind, rank, vocab, torch.float32, "cpu", whole=whole).run()
@@ -50,7 +50,7 @@ def test_blocks_of_real_size_are_those_of_the_cpu(kind, rows, rank, vocab, whole
 
 
 @pytest.mark.parametrize("rank", [64, 256])
-@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn", "deep"])
 def test_in_half_precision_most_drafts_are_those_of_fp32_arithmetic(kind, rank):
     made = Case(64, kind, rank, 16384, torch.bfloat16).run()[0].cpu()
     wanted = Case(64, kind, rank, 16384, torch.bfloat16, "cpu").run()[0]
@@ -58,7 +58,7 @@ def test_in_half_precision_most_drafts_are_those_of_fp32_arithmetic(kind, rank):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn", "deep"])
 def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind, dtype):
     """Bit for bit, given its logits and its part of the hidden states; with features or without."""
     case = Case(37, kind, 64, 16384, dtype, whole=False)
@@ -71,7 +71,7 @@ def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind, dtype):
         torch.testing.assert_close(alone[1][0], features[r, :depth], atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "launches"), [("none", 0), ("vanilla", 2), ("gated", 2), ("rnn", 2)])
+@pytest.mark.parametrize(("kind", "launches"), [("none", 0), ("vanilla", 2), ("gated", 2), ("rnn", 2), ("deep", 2)])
 @pytest.mark.parametrize("events", [False, True])
 def test_launches_of_a_slot(kind, launches, events):
     drafter, pool, requests, sampling = standing_drafter(kind, events)
