@@ -39,7 +39,10 @@ def train(
         if data_only:
             made = make_data(chosen, deployment.target, prompts, tell, openers=openers, ranks=ranks)
         else:
-            made = train_drafter(chosen, deployment.target, prompts, out, tell, openers=openers, ranks=ranks)
+            command = command_line(kind, options, config.seed)
+            made = train_drafter(
+                chosen, deployment.target, prompts, out, tell, openers=openers, ranks=ranks, command=command
+            )
         if ranks.first:
             print(json.dumps(made, indent=2, default=str))
 
@@ -63,6 +66,16 @@ def train_options(kind: str, typed: dict[str, Any], *, seed: int, data: Path | N
     if kind == "dspark" and filled["head"] == "none":
         raise UsageError("a dspark drafter has a sequential head", hint="give --kind dflash for none")
     return TrainOptions(**filled, seed=seed, data_path=data)
+
+
+def command_line(kind: str, typed: dict[str, Any], seed: int) -> str:
+    """The call that trains this drafter again, whatever the defaults of that day."""
+    drops = {"dspark": (), "dflash": ("head", "rank"), "mtp": ("head", "rank", "taps", "window")}[kind]
+    flags = {name: value for name, value in typed.items() if value is not None and name not in drops}
+    return " ".join(
+        ["dsbench train --kind", kind, *(f"--{name.replace('_', '-')} {value:g}" if isinstance(value, float)
+         else f"--{name.replace('_', '-')} {value}" for name, value in flags.items()), f"--seed {seed}"]
+    )  # fmt: skip
 
 
 def _layers(text: str) -> tuple[int, ...]:

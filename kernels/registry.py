@@ -211,7 +211,9 @@ def _block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
         "rnn": {"joint_proj.weight": (3 * rank, 2 * rank + hidden), "joint_proj.bias": (3 * rank,)},
         "gated": {"gate_proj.weight": (rank, hidden + rank), "gate_proj.bias": (rank,)},
         "deep": {
-            "hidden_proj.weight": (width, hidden), "hidden_proj.bias": (width,), "state_proj.weight": (width, width),
+            "hidden_proj.weight": (width, hidden),
+            "hidden_proj.bias": (width,),
+            "state_proj.weight": (width, width),
             "feature_proj.weight": (rank, width),
         },
     }.get(kind, {})

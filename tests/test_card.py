@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from test_drafters import comparison
+from typer.testing import CliRunner
 
+from dsbench.cli import app
 from dsbench.drafters_card import write_card
 from dsbench.errors import UsageError
+from dsbench.train import command_line, train_options
+
+SHIPPED = Path(__file__).parents[1] / "profiles" / "smollm2-135m"
 
 CARD = {
     "target": "toy", "target_digest": "d1", "draft_vocab": 40, "steps": 1200, "seconds": 61.2, "device": "CPU",
@@ -45,3 +53,21 @@ def test_a_folder_without_a_card_is_refused(tmp_path):
     found = comparison()
     with pytest.raises(UsageError, match=r"no card\.json"):
         write_card(tmp_path, found, found.drafters[0])
+
+
+@pytest.mark.parametrize("name", ["dspark", "mtp"])
+def test_the_command_of_a_shipped_card_has_the_cards_options(name, monkeypatch):
+    """What `dsbench train` prints into a card is the call that makes the same drafter."""
+    card = json.loads((SHIPPED / name / "card.json").read_text())
+    called = {}
+    monkeypatch.setattr("dsbench.train.train", lambda config, **given: called.update(given, seed=config.seed))
+    done = CliRunner().invoke(app, shlex.split(card["command"])[1:])
+    assert done.exit_code == 0, done.output
+    options = asdict(train_options(called["kind"], called["options"], seed=called["seed"], data=None))
+    assert {n: list(x) if isinstance(x, tuple) else x for n, x in options.items()} == card["options"]
+    again = command_line(called["kind"], called["options"], called["seed"])
+    other = CliRunner().invoke(app, shlex.split(again)[1:])
+    assert (
+        other.exit_code == 0
+        and asdict(train_options(called["kind"], called["options"], seed=called["seed"], data=None)) == options
+    )

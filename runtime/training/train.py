@@ -50,11 +50,12 @@ def train_drafter(
     *,
     openers: Sequence[str] = (),
     ranks: Ranks | None = None,
+    command: str = "",
 ) -> dict[str, Any]:
     """Trains a drafter for `target`, writes its folder to `out` and returns its card.
 
-    `prompts` are user turns of the caller, `openers` first words of others; `log` takes one record at a time. Runs in
-    the target's device and dtype.
+    `prompts` are user turns of the caller, `openers` first words of others, `command` the call to name in the card;
+    `log` takes one record at a time. Runs in the target's device and dtype.
     An interrupted call is taken up by the same call: the data from its file, the training from the state beside `out`.
     """
     model, ranks = target.model, ranks or Ranks()
@@ -76,7 +77,7 @@ def train_drafter(
         "seconds": round(progress.seconds, 1), "ranks": ranks.count,
         "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "CPU",
         "torch": torch.__version__, "final": progress.final, "validation": validation, "licence": LICENCE,
-    }  # fmt: skip
+    } | ({"command": command} if command else {})  # fmt: skip
     if ranks.first:
         out.parent.mkdir(parents=True, exist_ok=True)
         save_drafter(setting.module, setting.vocabulary, out, target_layers=model.shape.layers, card=card)
