@@ -127,7 +127,7 @@ def propose_call(engine: Engine, requests: Sequence[Request], depth: int) -> Cal
     drafter, pool, device = engine.drafter, engine.pool, engine.target.device
     sampling, rows = sampling_of(requests, device), standing_of(requests, pool, device)
     depths = torch.full((len(requests),), depth)
-    return lambda: drafter.propose_rows(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
+    return lambda: drafter.propose(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
 
 
 def observe_call(engine: Engine, requests: Sequence[Request]) -> Callable[[], object]:

@@ -7,7 +7,6 @@ the planner, acceptance from the judges, pages from the pool. One path; the exec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,18 +14,18 @@ from torch import Tensor
 
 from dsbench.errors import UsageError
 from dsbench.profiles.cost import StepShape
-from dsbench.runtime.accept import UNSEEN, Verdict, judge_coupled, judge_residual, widen_law
+from dsbench.runtime.accept import UNSEEN, Verdict
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.batch import Batch, pack_rows
-from dsbench.runtime.block_rule import judge_block
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, standing_of
+from dsbench.runtime.executor import Eager, Executed, Executor
 from dsbench.runtime.finish import extend
+from dsbench.runtime.passes import Models, Round
 from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
 from dsbench.runtime.prefill import prefill
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
-from dsbench.runtime.sampling import Sampling, sampling_of
+from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.timing import PhaseTimer
@@ -59,6 +58,8 @@ class Engine:
             target.dtype,
             shuffle_seed=config.page_seed,
         )
+        models = Models(target=target, drafter=drafter, pool=self.pool, rule=config.rule)
+        self.executor: Executor = Eager(models)
         self.timer = PhaseTimer(target.device)
         self.running: list[Request] = []
         self.steps: list[StepRecord] = []
@@ -72,28 +73,19 @@ class Engine:
         requests, phase, begin = self.running, self.timer.phase, self.timer.now()
         self.timer.reset()
         self._open_round(requests)
-        sampling = sampling_of(requests, self.target.device)
         limits, context = self._limits(requests), sum(r.committed for r in requests)
         with phase("draft"):
-            depth = self._depth(requests, limits, context)
-            draft = self.drafter.propose(requests, sampling, self.pool, rule=self.config.rule, depth=depth)
+            now = self._round(requests)
+            draft = self.executor.draft(now, self._depth(requests, limits, context))
         with phase("plan"):
             plan, inputs = self.planner.plan(requests, draft, limits, context)
             verified = self._verified(plan, limits, draft.depth)
-        with phase("pack"):
-            batch = self._pack(requests, draft, verified)
-        with phase("verify"):
-            logits, taps = self.target.forward(batch, self.pool, self.drafter.taps)
-            assert logits.shape[0] == batch.rows == int(verified.sum()) + len(requests), (
-                "executed rows are not the plan's"
-            )
-        with phase("accept"):
-            verdict = self._judge(requests, sampling, logits, batch, draft, plan, verified)
+        done = self.executor.verify(now, draft, plan.window, verified, phase)
+        assert done.rows == int(verified.sum()) + len(requests), "executed rows are not the plan's"
         with phase("commit"):
-            self.drafter.observe(batch, taps, self.pool)
-            delivered = self._commit(requests, verdict)
-        self._record_rounds(requests, draft, plan, verified, verdict, delivered, batch)
-        record = self._record(begin, requests, batch, plan, inputs, verdict, delivered, context)
+            delivered = self._commit(requests, done.verdict)
+        self._record_rounds(requests, draft, plan, verified, done.verdict, delivered, now)
+        record = self._record(begin, requests, done, plan, inputs, delivered, context)
         self._retire()
         return record
 
@@ -156,32 +148,17 @@ class Engine:
             return torch.minimum(torch.from_numpy(limits).to(depth), depth)
         return plan.window
 
-    def _pack(self, requests: Sequence[Request], draft: Draft, verified: Tensor) -> Batch:
+    def _round(self, requests: Sequence[Request]) -> Round:
+        """Where the requests stand, from the host's lists to the device."""
         device = self.target.device
-        return pack_rows(
-            torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device),
-            draft.tokens,
-            verified,
-            torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device),
-            self.pool.table([r.id for r in requests]),
-        )
-
-    def _judge(
-        self, requests: Sequence[Request], sampling: Sampling, logits: Tensor, batch: Batch, draft: Draft,
-        plan: VerifyPlan, verified: Tensor,
-    ) -> Verdict:  # fmt: skip
-        if self.config.rule != "coupled":
-            judge = judge_block if self.config.rule == "block" else judge_residual
-            if draft.probabilities is not None:
-                wide = widen_law(draft.probabilities, self.drafter.vocabulary, logits.shape[-1])
-                draft = replace(draft, probabilities=wide)
-            return judge(logits, batch, draft, plan.window, verified, sampling)
-        recorded = self._recorded(requests, draft.tokens.shape[1] + 1)
-        return judge_coupled(logits, batch, draft, plan.window, verified, sampling, recorded)
+        return Round(
+            standing=standing_of(requests, self.pool, device), sampling=sampling_of(requests, device),
+            recorded=self._recorded(requests, self.drafter.block + 1),
+        )  # fmt: skip
 
     def _recorded(self, requests: Sequence[Request], width: int) -> Tensor | None:
-        """The pinned text's next `width` tokens per request, -1 where none is recorded."""
-        if all(r.canonical is None for r in requests):
+        """The pinned text's next `width` tokens per request, -1 where none is recorded; only the coupled rule pins."""
+        if self.config.rule != "coupled" or all(r.canonical is None for r in requests):
             return None
         rows = [(r.canonical or [])[len(r.output) : len(r.output) + width] for r in requests]
         return torch.tensor([row + [-1] * (width - len(row)) for row in rows], device=self.target.device)
@@ -209,31 +186,31 @@ class Engine:
         self.running = [r for r in self.running if not r.finished]
 
     def _record(
-        self, begin: float, requests: Sequence[Request], batch: Batch, plan: VerifyPlan, inputs: PlanInputs,
-        verdict: Verdict, delivered: list[int], context: int,
+        self, begin: float, requests: Sequence[Request], done: Executed, plan: VerifyPlan, inputs: PlanInputs,
+        delivered: list[int], context: int,
     ) -> StepRecord:  # fmt: skip
         phases = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
-        seconds, tier, outside = self.planner.predict(StepShape(len(requests), batch.rows, context))
+        seconds, outside = self.planner.predict(StepShape(len(requests), done.rows, context))
         record = StepRecord(
-            step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=batch.rows,
-            padding=batch.rows - plan.rows if self.arm.commit == "all" else 0, context=context, tier=tier,
+            step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=done.rows,
+            padding=done.tier - (plan.rows if self.arm.commit == "all" else done.rows), context=context, tier=done.tier,
             delivered=sum(delivered),
             seconds=self.timer.now() - begin, predicted_seconds=seconds, confidence_age=inputs.age,
-            priors=inputs.priors, extrapolated=outside, flips=int(verdict.flips.sum()), **phases,
+            priors=inputs.priors, extrapolated=outside, flips=int(done.verdict.flips.sum()), **phases,
         )  # fmt: skip
         self.steps.append(record)
         return record
 
     def _record_rounds(
         self, requests: Sequence[Request], draft: Draft, plan: VerifyPlan, verified: Tensor, verdict: Verdict,
-        delivered: list[int], batch: Batch,
+        delivered: list[int], now: Round,
     ) -> None:  # fmt: skip
         if not self.config.record_rounds:
             return
         columns = zip(
             requests, plan.window.tolist(), verified.tolist(), verdict.accepted.tolist(), delivered,
             verdict.ceiling.tolist(), verdict.flips.tolist(), draft.depth.tolist(), draft.tokens.tolist(),
-            draft.confidence.tolist(), draft.free.tolist(), batch.context.tolist(), strict=True,
+            draft.confidence.tolist(), draft.free.tolist(), now.standing.start.tolist(), strict=True,
         )  # fmt: skip
         for request, window, sent, accepted, out, ceiling, flips, depth, tokens, logits, free, position in columns:
             if request.finished:  # its end cuts the block, so nobody sees what the whole of it would have given

@@ -193,12 +193,11 @@ class Planner:
         )  # fmt: skip
         return plan, PlanInputs(survival=survival, priors=priors, age=self.lag)
 
-    def predict(self, shape: StepShape) -> tuple[float, int, bool]:
-        """Step seconds (nan without a table), tier, and whether the table extrapolates, for a shape that is run."""
+    def predict(self, shape: StepShape) -> tuple[float, bool]:
+        """Step seconds (nan without a table), and whether the table extrapolates, for a shape that is run."""
         if self.table is None:
-            return float("nan"), shape.rows, False
-        seconds = predicted_seconds(self.table, shape, drafts=self.block > 0)
-        return seconds, self.table.tier(shape.rows), self.table.outside(shape)
+            return float("nan"), False
+        return predicted_seconds(self.table, shape, drafts=self.block > 0), self.table.outside(shape)
 
     def _windows(
         self, requests: Sequence[Request], draft: Draft, conditional: Array, survival: Array, cap: Array, context: int

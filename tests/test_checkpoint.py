@@ -12,6 +12,7 @@ from tiny import tiny_target
 
 from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.drafters.checkpoint import drafter_shape
+from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import sampling_of
@@ -120,7 +121,7 @@ class Round:
         anchor, start = (torch.tensor([getattr(r, n) for r in requests]) for n in ("anchor", "committed"))
         hidden = self.drafter.backbone(anchor, start.int(), self.pool.table([0, 1]), self.pool)
         draft = self.drafter.propose(
-            requests, sampling_of(requests, CPU), self.pool, rule="residual",
+            standing_of(requests, self.pool, CPU), sampling_of(requests, CPU), self.pool, rule="residual",
             depth=lambda free: torch.full((2,), block),
         )  # fmt: skip
         for r in (0, 1):

@@ -15,6 +15,7 @@ from dsbench.kernels import draft_head
 from dsbench.kernels.draft_stats import coupled_stats_reference, law_stats_reference
 from dsbench.kernels.gumbel import gumbel_argmax_reference
 from dsbench.runtime import sampling as sampling_module
+from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.drafters.dspark import DSparkDrafter
 from dsbench.runtime.drafters.heads import head_feature, token_table
 from dsbench.runtime.request import Request, SamplingParams
@@ -44,7 +45,8 @@ def propose(drafter, requests, *, rule, depth=None, hidden=None):
     drafter.backbone = lambda *_: hidden
     depth = torch.full((len(requests),), 4) if depth is None else torch.tensor(depth)
     pool = SimpleNamespace(table=lambda _: None)
-    return drafter.propose(requests, sampling_of(requests, hidden.device), pool, rule=rule, depth=lambda _: depth)
+    rows, sampling = standing_of(requests, pool, hidden.device), sampling_of(requests, hidden.device)
+    return drafter.propose(rows, sampling, pool, rule=rule, depth=lambda _: depth)
 
 
 def slots(drafter: DSparkDrafter, requests: list[Request], depth: list[int], rule: str):

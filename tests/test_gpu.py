@@ -185,7 +185,7 @@ def test_a_captured_proposal_replays_as_the_eager_one(kind, events, depth, rule)
     notes = []
 
     def run():
-        return drafter.propose_rows(rows, sampling, pool, rule=rule, depth=lambda free: depths)
+        return drafter.propose(rows, sampling, pool, rule=rule, depth=lambda free: depths)
 
     replay, executor = captured(run, drafter.norm.device, notes.append)
     assert executor == "graph", notes
@@ -212,11 +212,11 @@ def test_a_proposal_waits_for_the_device_nowhere(kind):
     drafter, pool, requests, sampling = standing_drafter(kind, kind != "mtp")
     rows, depths = standing_of(requests, pool, drafter.norm.device), torch.full((5,), 3)
     for rule in ("coupled", "residual"):
-        drafter.propose_rows(rows, sampling, pool, rule=rule, depth=lambda free: depths)
+        drafter.propose(rows, sampling, pool, rule=rule, depth=lambda free: depths)
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            drafter.propose_rows(rows, sampling, pool, rule=rule, depth=lambda free: depths)
+            drafter.propose(rows, sampling, pool, rule=rule, depth=lambda free: depths)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -234,8 +234,9 @@ def test_a_proposal_agrees_with_the_cpu(kind, depth):
         mine.copy_(theirs)
     here = standing_of(requests, pool, torch.device("cpu"))
     here = replace(here, table=here.table.cpu())
-    made = drafter.propose(requests, sampling, pool, rule="coupled", depth=lambda free: torch.tensor(depth))
-    wanted = plain.propose_rows(
+    there = standing_of(requests, pool, torch.device("cuda"))
+    made = drafter.propose(there, sampling, pool, rule="coupled", depth=lambda free: torch.tensor(depth))
+    wanted = plain.propose(
         here, sampling_of(requests, torch.device("cpu")), beside, rule="coupled", depth=lambda free: torch.tensor(depth)
     )
     assert torch.equal(made.tokens.cpu(), wanted.tokens) and made.depth.tolist() == depth

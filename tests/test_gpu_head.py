@@ -80,10 +80,10 @@ def test_launches_of_a_slot(kind, launches, events):
     def kernels(depth):
         depths = torch.full((5,), depth)
         for _ in range(2):
-            drafter.propose_rows(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
+            drafter.propose(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
         torch.cuda.synchronize()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            drafter.propose_rows(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
+            drafter.propose(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
             torch.cuda.synchronize()
         names = [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
         return sum(not any(word in name for word in ("gemm", "gemv", "splitK")) for name in names)  # the library's own

@@ -92,17 +92,22 @@ class Round:
     draft: Draft
 
 
-def recorded(drafter: MtpDrafter, depths=None) -> list[Round]:
-    """Files what the drafter proposes from now on; `depths` (round, request id) -> depth stands in for the arm's."""
+def recorded(drafter: MtpDrafter, requests, depths=None) -> list[Round]:
+    """Files what the drafter proposes for `requests`, which run in their order.
+
+    `depths` (round, request id) -> depth stands in for the arm's.
+    """
     rounds: list[Round] = []
     propose = drafter.propose
 
-    def filed(requests, sampling, pool, *, rule, depth):
-        texts = [r.prompt_ids + r.output for r in requests]
+    def filed(rows, sampling, pool, *, rule, depth):
+        live = [r for r in requests if not r.finished][: rows.start.shape[0]]
+        assert rows.start.tolist() == [r.committed for r in live]
+        texts = [r.prompt_ids + r.output for r in live]
         if depths is not None:
-            wanted = torch.tensor([depths(len(rounds), r.id) for r in requests])
+            wanted = torch.tensor([depths(len(rounds), r.id) for r in live])
             depth = lambda free: wanted  # noqa: E731
-        draft = propose(requests, sampling, pool, rule=rule, depth=depth)
+        draft = propose(rows, sampling, pool, rule=rule, depth=depth)
         rounds.append(Round(texts, sampling, draft))
         return draft
 
@@ -136,16 +141,18 @@ def compare(rounds: list[Round], reference: Reference) -> int:
 def test_every_draft_of_a_run_equals_a_dense_forward(vocab):
     """Prompts in chunks of 7 rows over pages of 4; rounds that accept none, some and all of three drafts."""
     drafter = tiny_mtp(tiny_target(), vocab=vocab)
-    rounds = recorded(drafter)
-    engine = run("mtp:3", make_requests(4, temperature=HOT), batch=3, rule="residual", drafter=drafter)
+    requests = make_requests(4, temperature=HOT)
+    rounds = recorded(drafter, requests)
+    engine = run("mtp:3", requests, batch=3, rule="residual", drafter=drafter)
     assert {r.accepted for r in engine.rounds} == {0, 1, 2, 3}
     assert compare(rounds, Reference(vocab)) == 3 * len(engine.rounds)
 
 
 def test_ragged_depths_stop_each_chain_at_its_own():
     drafter = tiny_mtp(tiny_target())
-    rounds = recorded(drafter, depths=lambda number, request: (number + request) % 4)
-    engine = run("mtp:3", make_requests(4, temperature=HOT), batch=4, rule="block", drafter=drafter)
+    requests = make_requests(4, temperature=HOT)
+    rounds = recorded(drafter, requests, depths=lambda number, request: (number + request) % 4)
+    engine = run("mtp:3", requests, batch=4, rule="block", drafter=drafter)
     assert {r.verified for r in engine.rounds} == {0, 1, 2, 3}
     assert any(len(set(r.draft.depth.tolist())) > 2 for r in rounds)
     assert compare(rounds, Reference(64)) == sum(r.verified for r in engine.rounds)
@@ -166,8 +173,9 @@ def test_coupled_mtp_writes_the_text_of_plain_decoding(temperature):
 
 def test_a_chain_may_be_longer_than_it_was_trained():
     drafter = tiny_mtp(tiny_target(), block=5)
-    rounds = recorded(drafter)
-    engine = run("mtp:5", make_requests(2, temperature=HOT, max_tokens=12), batch=2, rule="residual", drafter=drafter)
+    requests = make_requests(2, temperature=HOT, max_tokens=12)
+    rounds = recorded(drafter, requests)
+    engine = run("mtp:5", requests, batch=2, rule="residual", drafter=drafter)
     assert compare(rounds, Reference(64)) == 5 * len(engine.rounds)
 
 
@@ -178,8 +186,9 @@ def test_a_checkpoint_survives_the_disk(vocab, tmp_path):
     assert isinstance(loaded, MtpDrafter) and loaded.block == 3 and len(loaded.digest) == 16
     both = []
     for drafter in (loaded, tiny_mtp(target, vocab=vocab)):
-        rounds = recorded(drafter)
-        run("mtp:3", make_requests(2, max_tokens=8), batch=2, target=target, drafter=drafter)
+        requests = make_requests(2, max_tokens=8)
+        rounds = recorded(drafter, requests)
+        run("mtp:3", requests, batch=2, target=target, drafter=drafter)
         both.append([r.draft for r in rounds])
     for mine, other in zip(*both, strict=True):
         assert torch.equal(mine.tokens, other.tokens)

@@ -30,6 +30,11 @@ def toy_shape(vocab: int, context: int = 64) -> ModelShape:
     )  # fmt: skip
 
 
+def read_ids(pool) -> list[list[int]]:
+    """The token ids that a toy target left in the pages."""
+    return pool.layer(0)[0][:, 0, :, 0].long().tolist()
+
+
 class ToyTarget:
     """The `forward` of a DenseTarget, with `toy_logits` of the prefix it reads from the pages."""
 
@@ -41,11 +46,10 @@ class ToyTarget:
 
     def forward(self, batch, pool, taps=()):
         pool.write(0, pool.slots(batch), batch.ids.float()[:, None, None], batch.ids.float()[:, None, None])
-        keys, _ = pool.layer(0)
         page = pool.shape.page
         rows = range(batch.rows) if batch.logit_rows is None else batch.logit_rows.tolist()
         tables, owners, positions = batch.pages.tolist(), batch.request.tolist(), batch.positions.tolist()
-        flat = keys[:, 0, :, 0].long().tolist()
+        flat = read_ids(pool)
         logits = []
         for row in rows:
             table = tables[owners[row]]
@@ -80,11 +84,14 @@ class ToyDrafter:
             self._memo[prefix] = ([0.6 * t + 0.4 * o for t, o in zip(true, own, strict=True)], confidence)
         return self._memo[prefix]
 
-    def propose(self, requests, sampling, pool, *, rule, depth):
-        count = len(requests)
+    def propose(self, rows, sampling, pool, *, rule, depth):
+        start, count = rows.start, rows.start.shape[0]
         depth = depth(torch.zeros(count, self.block))
-        prefixes = [tuple(r.prompt_ids) + tuple(r.output) for r in requests]
-        start = torch.tensor([r.committed for r in requests])
+        flat, page = read_ids(pool), pool.shape.page
+        prefixes = [
+            (*(flat[table[p // page]][p % page] for p in range(n)), anchor)
+            for table, n, anchor in zip(rows.table.tolist(), start.tolist(), rows.anchor.tolist(), strict=True)
+        ]
         tokens = torch.zeros(count, self.block, dtype=torch.int64)
         confidence = torch.zeros(count, self.block)
         laws: list[Tensor] = []

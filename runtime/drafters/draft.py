@@ -69,14 +69,8 @@ class Drafter(Protocol):
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         """(kv heads, head width) of each layer it keeps in the pool."""
 
-    def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft: ...
-
-    def propose_rows(
-        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
-        """`propose` after its host part. At one depth for all it neither waits for the device nor copies to it."""
+    def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
+        """At one depth for all it neither waits for the device nor copies to it."""
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
         """Takes in the tapped states [M, len(taps) * D] of a target pass; rows later rejected are overwritten."""
@@ -95,17 +89,8 @@ class NoDrafter:
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         return ()
 
-    def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
-        return self._nothing(len(requests))
-
-    def propose_rows(
-        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
-        return self._nothing(rows.anchor.shape[0])
-
-    def _nothing(self, n: int) -> Draft:
+    def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
+        n = rows.anchor.shape[0]
         device = self.vocabulary.device
         nothing = torch.empty(n, 0, dtype=torch.float32, device=device)
         none = torch.zeros(n, dtype=torch.int64, device=device)

@@ -7,8 +7,6 @@ Shapes: R requests, G block, D hidden, V' draft vocabulary, r head rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,11 +16,10 @@ from dsbench.kernels.draft_head import Head
 from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch, block_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
-from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
 from dsbench.runtime.drafters.events import event_head, event_of
 from dsbench.runtime.drafters.heads import token_table
 from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
-from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget, layer_weights, split_heads
@@ -67,17 +64,8 @@ class DSparkDrafter:
         return ((self.shape.layer.kv_heads, self.shape.layer.head_width),) * self.shape.layer.layers
 
     @torch.inference_mode()
-    def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
+    def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
         """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones."""
-        rows = standing_of(requests, pool, self.norm.device)
-        return self.propose_rows(rows, sampling, pool, rule=rule, depth=depth)
-
-    @torch.inference_mode()
-    def propose_rows(
-        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
         hidden = self.backbone(rows.anchor, rows.start, rows.table, pool)
         free = self._confidence_free(hidden, event_of(sampling.temperature, rule))
         return self.draw(hidden, free, rows.anchor, rows.start, sampling, rule=rule, depth=depth(free))

@@ -9,8 +9,6 @@ Shapes: R requests, G block (steps at most), M rows, D hidden, V' draft vocabula
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,10 +16,9 @@ from torch.nn import functional as F
 from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import Batch
-from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index, standing_of
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
 from dsbench.runtime.drafters.slots import draw_rows
-from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import MARGIN, DenseTarget, layer_weights, split_heads
@@ -60,21 +57,12 @@ class MtpDrafter:
         return ((layer.kv_heads, layer.head_width), (1, layer.hidden // 2))
 
     @torch.inference_mode()
-    def propose(
-        self, requests: Sequence[Request], sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
+    def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
         """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones.
 
         `free` is true for the first slot only, whose state no draft enters; of later slots nothing is known before
         their row is run, and they stand at even odds (0). The first row runs for everybody, since `depth` asks for it.
         """
-        rows = standing_of(requests, pool, self.norm.device)
-        return self.propose_rows(rows, sampling, pool, rule=rule, depth=depth)
-
-    @torch.inference_mode()
-    def propose_rows(
-        self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule
-    ) -> Draft:
         start, tokens, device = rows.start, rows.anchor, self.norm.device
         hidden = self.step(tokens, self._kept(start - 1, rows.table, pool), start, rows.table, pool)
         confidence = hidden.new_zeros(start.shape[0], self.block, dtype=torch.float32)
