@@ -60,3 +60,23 @@ def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor,
     block = torch.cat([anchor[:, None], drafts], dim=1)
     ids = block[index, positions - context.long()[index]]
     return Batch(ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index)
+
+
+def pack_padded(
+    anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor, live: Tensor, rows: int
+) -> Batch:
+    """`pack_rows` of the first live[0] requests, filled up to exactly `rows` rows; asks the device nothing.
+
+    The last of the R requests must be nobody's and own no context. The rows left over are its, at position 0, and it
+    has none as far as attention knows: what they hold is never read.
+    """
+    last = anchor.shape[0] - 1
+    at = torch.arange(last + 1, device=anchor.device)
+    counts = torch.where(at < live, verified + 1, 0)
+    counts[last] = rows - counts.sum()
+    cu_rows, index, positions = ragged_positions(context, counts, rows)
+    cu_rows[-1] = cu_rows[-2]
+    positions = torch.where(index == last, 0, positions)
+    block = torch.cat([anchor[:, None], drafts], dim=1)
+    ids = block[index, positions - context.long()[index]]
+    return Batch(ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index)

@@ -16,7 +16,8 @@ class EngineConfig:
     rule: coupled, residual or block. draft: planned stops the sequential head where token-free confidences see no use
     for more (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences
     that set the budget and the step that uses them. page: tokens a KV page. prefill_chunk: prompt tokens a prefill
-    pass. page_seed: shuffles the pages; None keeps them in order.
+    pass. page_seed: shuffles the pages; None keeps them in order. graphs: requests that captured graphs are made for,
+    0 runs eagerly; then the whole block is drafted.
     """
 
     rule: str = "coupled"
@@ -25,6 +26,7 @@ class EngineConfig:
     page: int = 16
     prefill_chunk: int = 512
     page_seed: int | None = 0
+    graphs: int = 0
     record_rounds: bool = True
 
     def __post_init__(self) -> None:
@@ -32,6 +34,6 @@ class EngineConfig:
             raise UsageError(f"unknown acceptance rule {self.rule!r}", hint="coupled, residual or block")
         if self.draft not in ("planned", "full"):
             raise UsageError(f"unknown draft depth {self.draft!r}", hint="planned or full")
-        for name, least in (("lag", 0), ("page", 1), ("prefill_chunk", 1)):
+        for name, least in (("lag", 0), ("page", 1), ("prefill_chunk", 1), ("graphs", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} must be >= {least}, got {getattr(self, name)}")

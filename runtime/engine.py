@@ -20,6 +20,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, standing_of
 from dsbench.runtime.executor import Eager, Executed, Executor
 from dsbench.runtime.finish import extend
+from dsbench.runtime.graphs import Graphs, Tiers, capture_on
 from dsbench.runtime.passes import Models, Round
 from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
 from dsbench.runtime.prefill import prefill
@@ -60,6 +61,10 @@ class Engine:
         )
         models = Models(target=target, drafter=drafter, pool=self.pool, rule=config.rule)
         self.executor: Executor = Eager(models)
+        if config.graphs:
+            depth = arm.depth(drafter.block)
+            tiers = Tiers.ladder(config.graphs, depth)
+            self.executor = Graphs(models, tiers, depth, capture_on(target.device))
         self.timer = PhaseTimer(target.device)
         self.running: list[Request] = []
         self.steps: list[StepRecord] = []
@@ -72,6 +77,7 @@ class Engine:
         """One round for every running request: draft, plan, pack, verify, accept, commit."""
         requests, phase, begin = self.running, self.timer.phase, self.timer.now()
         self.timer.reset()
+        self.executor.misses = 0
         self._open_round(requests)
         limits, context = self._limits(requests), sum(r.committed for r in requests)
         with phase("draft"):
@@ -194,7 +200,7 @@ class Engine:
         record = StepRecord(
             step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=done.rows,
             padding=done.tier - (plan.rows if self.arm.commit == "all" else done.rows), context=context, tier=done.tier,
-            delivered=sum(delivered),
+            delivered=sum(delivered), misses=self.executor.misses,
             seconds=self.timer.now() - begin, predicted_seconds=seconds, confidence_age=inputs.age,
             priors=inputs.priors, extrapolated=outside, flips=int(done.verdict.flips.sum()), **phases,
         )  # fmt: skip

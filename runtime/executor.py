@@ -23,7 +23,7 @@ class Executed:
 
 
 class Executor(Protocol):
-    """`misses` counts the passes that no captured graph fitted."""
+    """`misses` counts the passes that no captured graph fitted, since it was last set."""
 
     misses: int
 

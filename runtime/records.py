@@ -13,9 +13,10 @@ class StepRecord:
     start: float  # seconds since the engine was made
     requests: int  # R
     budget: int  # K, drafts granted
-    rows: int  # M, rows the target really ran
-    tier: int  # rows of the executed shape
-    padding: int  # rows run for nobody: rows - (budget + R) for rectangular arms
+    rows: int  # M, rows of requests that the target ran
+    tier: int  # rows of the executed shape, those beyond M for nobody
+    padding: int  # rows run for nobody: tier - (budget + R)
+    misses: int  # passes that no captured graph fitted; 0 where there are none
     context: int  # S
     delivered: int  # tokens emitted by the step
     draft_seconds: float

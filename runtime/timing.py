@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
+
 
 class PhaseTimer:
     """Wall-clock of named phases since the last `reset`. `now` counts from when the timer was made."""
@@ -16,12 +18,14 @@ class PhaseTimer:
         self._device = device
         self._origin = time.perf_counter()
         self.seconds: dict[str, float] = {}
+        self.reset()
 
     def now(self) -> float:
         return time.perf_counter() - self._origin
 
     def reset(self) -> None:
-        self.seconds = {}
+        """All phases at 0: one that runs inside another, as in a captured graph, takes no time of its own."""
+        self.seconds = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -29,4 +33,4 @@ class PhaseTimer:
         yield
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        self.seconds[name] += time.perf_counter() - begin

@@ -1,0 +1,210 @@
+"""The passes of a round as captured graphs: a draft graph per request tier, a verify graph per row tier.
+
+A graph runs for as many requests and rows as its tier has. What is left over belongs to nobody: requests that hold the
+page that is nobody's, and rows that write there and that no attention reads. Verify graphs have as many request slots
+as rows may need, so that windows decide which of them runs and nothing else does.
+All buffers are made once, outside the graphs' memory: a replay may overwrite what another left in that memory.
+Shapes: S request slots, one of them nobody's; G block, W = G + 1, N pages a request, M rows of a tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsbench.runtime.accept import Verdict
+from dsbench.runtime.batch import pack_padded
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing
+from dsbench.runtime.executor import Eager, Executed
+from dsbench.runtime.passes import Models, Phase, Round, draft_pass, verify_pass
+from dsbench.runtime.sampling import Sampling
+
+Run = Callable[[], None]
+Capture = Callable[[Run], Run]  # a pass over fixed buffers -> its replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers:
+    """Sizes that are captured, ascending: requests of a draft, rows of a verify pass."""
+
+    requests: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    @classmethod
+    def ladder(cls, requests: int, block: int) -> Tiers:
+        """Fine where a step is short: every 8 rows to 64, 16 to 128, 32 to 256, 64 to 512, 128 beyond."""
+        most = requests * (block + 1)
+        steps = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, 512, 64)]
+        rows = [*steps, *range(512, most + 128, 128)]
+        slots = [1, 2, 4, *range(8, 32, 8), *range(32, 64, 16), *range(64, requests + 32, 32)]
+        return cls(requests=_up_to(slots, requests), rows=_up_to(rows, most))
+
+
+def _up_to(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """The sizes below `most` and the next one, so that a smaller run's tiers are among a larger one's."""
+    return tuple(s for i, s in enumerate(sizes) if i == 0 or sizes[i - 1] < most)
+
+
+class Slots:
+    """Where S - 1 requests at most stand, and what a round makes of them. Unused slots are nobody's."""
+
+    def __init__(self, models: Models, most: int) -> None:
+        device, block, table = models.target.device, models.drafter.block, models.pool.shape.table
+        n = most + 1
+        self.nobody = models.pool.shape.pages
+
+        def whole(*size: int) -> Tensor:
+            return torch.zeros(*size, dtype=torch.int64, device=device)
+
+        def real(*size: int) -> Tensor:
+            return torch.zeros(*size, dtype=torch.float32, device=device)
+
+        # read by the passes
+        self.anchor, self.start, self.seed, self.round = whole(n), whole(n), whole(n), whole(n)
+        self.window, self.verified, self.live = whole(n), whole(n), whole(1)
+        self.temperature, self.top_k, self.top_p = real(n), whole(n), real(n)
+        self.table = torch.full((n, table), self.nobody, dtype=torch.int32, device=device)
+        self.recorded = whole(n, block + 1) - 1
+        # left by them
+        self.drafts, self.confidence, self.free = whole(n, block), real(n, block), real(n, block)
+        self.accepted, self.ceiling, self.flips, self.tokens = whole(n), whole(n), whole(n), whole(n, block + 1)
+
+    def load(self, now: Round) -> None:
+        """The requests into the first slots; the rest become nobody's again."""
+        n, at, sampling = now.requests, now.standing, now.sampling
+        for mine, given in (
+            (self.anchor, at.anchor), (self.start, at.start), (self.temperature, sampling.temperature),
+            (self.seed, sampling.seed), (self.round, sampling.round),
+        ):  # fmt: skip
+            mine.zero_()
+            mine[:n] = given
+        self.table.fill_(self.nobody)
+        self.table[:n, : at.table.shape[1]] = at.table
+        self.recorded.fill_(-1)
+        if now.recorded is not None:
+            self.recorded[:n] = now.recorded
+        self.live.fill_(n)
+
+    def first(self, n: int) -> Round:
+        """The first n slots as a pass reads them."""
+        sampling = Sampling(
+            temperature=self.temperature[:n], top_k=self.top_k[:n], top_p=self.top_p[:n], seed=self.seed[:n],
+            round=self.round[:n], plain=True,
+        )  # fmt: skip
+        standing = Standing(anchor=self.anchor[:n], start=self.start[:n], table=self.table[:n])
+        return Round(standing=standing, sampling=sampling, recorded=self.recorded[:n])
+
+    def draft(self, n: int, depth: int) -> Draft:
+        tall = torch.full((n,), depth, dtype=torch.int64, device=self.drafts.device)
+        return Draft(
+            tokens=self.drafts[:n], confidence=self.confidence[:n], free=self.free[:n], probabilities=None, depth=tall
+        )
+
+    def verdict(self, n: int) -> Verdict:
+        return Verdict(
+            accepted=self.accepted[:n], tokens=self.tokens[:n], ceiling=self.ceiling[:n], flips=self.flips[:n]
+        )
+
+
+class Graphs:
+    """An executor for the coupled rule without top-k and top-p, at one draft depth; all else it runs eagerly, counted.
+
+    `capture` makes a replay of a pass. It is called once a tier, the largest first, when this is made.
+    """
+
+    def __init__(self, models: Models, tiers: Tiers, depth: int, capture: Capture) -> None:
+        self.models, self.tiers, self.depth = models, tiers, depth
+        self.eager, self.misses = Eager(models), 0
+        self.slots = Slots(models, tiers.requests[-1])
+        with torch.inference_mode():
+            self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
+            drafts = reversed(tiers.requests) if depth else ()
+            self.draft_graphs = {n: capture(self._draft_run(n)) for n in drafts}
+
+    def draft(self, now: Round, depth: DepthRule) -> Draft:
+        """The whole depth for everybody: what a graph draws is not for the host to cut short."""
+        if not self._fits(now):
+            self.misses += 1
+            return self.eager.draft(now, depth)
+        self.slots.load(now)
+        if self.depth:
+            self.draft_graphs[_next(self.tiers.requests, now.requests)]()
+        return self.slots.draft(now.requests, self.depth)
+
+    def verify(self, now: Round, draft: Draft, window: Tensor, verified: Tensor, phase: Phase) -> Executed:
+        with phase("pack"):
+            n, rows = now.requests, int(verified.sum()) + now.requests
+            fits = self._fits(now) and rows <= self.tiers.rows[-1]
+            if fits:
+                self.slots.window[:n], self.slots.verified[:n] = window, verified
+        if not fits:
+            self.misses += 1
+            return self.eager.verify(now, draft, window, verified, phase)
+        tier = _next(self.tiers.rows, rows)
+        with phase("verify"):
+            self.verify_graphs[tier]()
+        return Executed(verdict=self.slots.verdict(n), rows=rows, tier=tier)
+
+    def _fits(self, now: Round) -> bool:
+        return self.models.rule == "coupled" and now.sampling.plain and now.requests <= self.tiers.requests[-1]
+
+    def _draft_run(self, n: int) -> Run:
+        depths = torch.full((n,), self.depth)  # on the host, where slots are counted
+
+        def run() -> None:
+            slots = self.slots
+            made = draft_pass(self.models, slots.first(n), lambda free: depths)
+            for mine, given in (
+                (slots.drafts, made.tokens),
+                (slots.confidence, made.confidence),
+                (slots.free, made.free),
+            ):
+                mine[:n].copy_(given)
+
+        return run
+
+    def _verify_run(self, rows: int) -> Run:
+        n = min(rows, self.tiers.requests[-1]) + 1
+
+        def run() -> None:
+            slots = self.slots
+            now, draft, verified = slots.first(n), slots.draft(n, self.depth), slots.verified[:n]
+            at = now.standing
+            batch = pack_padded(at.anchor, draft.tokens, verified, at.start.int(), at.table, slots.live, rows)
+            made = verify_pass(self.models, now, batch, draft, slots.window[:n], verified, lambda name: nullcontext())
+            slots.accepted[:n], slots.ceiling[:n], slots.flips[:n] = made.accepted, made.ceiling, made.flips
+            slots.tokens[:n] = made.tokens
+
+        return run
+
+
+def _next(tiers: tuple[int, ...], size: int) -> int:
+    return next(t for t in tiers if t >= size)
+
+
+def capture_on(device: torch.device) -> Capture:
+    """How passes are captured on a device; a CPU has no graphs and runs them, padded, as they are."""
+    return cuda_capture(device) if device.type == "cuda" else lambda run: run
+
+
+def cuda_capture(device: torch.device) -> Capture:
+    """Captures on one stream into one memory pool, after two runs that compile and choose what a pass needs."""
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+
+    def capture(run: Run) -> Run:
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                run()
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            run()
+        return graph.replay
+
+    return capture

@@ -1,0 +1,108 @@
+"""Padded passes: the graphs' executor, uncaptured on a CPU, writes what the eager one writes, whatever lies around."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from test_engine import make_requests, run
+from toys import ToyDrafter, ToyTarget
+
+from dsbench.runtime.batch import pack_padded, pack_rows
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.graphs import Tiers
+
+MODES = ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"]
+
+
+def config(graphs, **changes):
+    return EngineConfig(page=4, prefill_chunk=7, graphs=graphs, **changes)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("mode", MODES)
+def test_graphs_write_the_eager_text(mode, temperature):
+    wanted = make_requests(7, temperature=temperature, max_tokens=16)
+    run("none", wanted, batch=7)
+    for batch in (1, 5):
+        requests = make_requests(7, temperature=temperature, max_tokens=16)
+        engine = run(mode, requests, batch=batch, config=config(batch))
+        assert [r.output for r in requests] == [r.output for r in wanted]
+        for step in engine.steps:
+            assert step.misses == 0
+            assert step.tier in engine.executor.tiers.rows and step.tier >= step.rows
+            assert mode in ("static", "static:2", "mtp:2", "cap-accept") or step.padding == step.tier - step.rows
+
+
+@pytest.mark.parametrize("mode", ["static", "compact", "cap-accept"])
+def test_graphs_read_and_leave_what_the_eager_passes_do(mode):
+    """Every law of the toy target is a function of the ids that it finds in the pages."""
+    records = []
+    for graphs in (0, 3):
+        requests = make_requests(6, temperature=0.9, max_tokens=14)
+        for request in requests:
+            request.prompt_ids = [t % 16 for t in request.prompt_ids]
+        kinds = {"target": ToyTarget(16), "drafter": ToyDrafter(16, 4)}
+        engine = run(mode, requests, batch=3, config=config(graphs, draft="full"), **kinds)
+        records.append(
+            ([r.output for r in requests], [(r.window, r.accepted, r.ceiling, r.drafts) for r in engine.rounds])
+        )
+    assert records[0] == records[1]
+
+
+def test_what_lies_in_nobodys_page_reaches_nobody(monkeypatch):
+    from dsbench.runtime.state import StatePool
+
+    made = StatePool.__init__
+
+    def poisoned(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        for kept in (*self.keys, *self.values):
+            kept[-1] = float("nan")
+
+    wanted = make_requests(4, max_tokens=10)
+    run("none", wanted, batch=4)
+    monkeypatch.setattr(StatePool, "__init__", poisoned)
+    for mode in ("static", "compact"):
+        requests = make_requests(4, max_tokens=10)
+        run(mode, requests, batch=3, config=config(3))
+        assert [r.output for r in requests] == [r.output for r in wanted]
+
+
+@pytest.mark.parametrize("changes", [{"top_k": 5, "top_p": 0.8}, {}], ids=["top-k", "residual"])
+def test_what_no_graph_fits_runs_eagerly_and_is_counted(changes):
+    rule = "coupled" if changes else "residual"
+    texts = []
+    for graphs in (0, 2):
+        requests = make_requests(3, temperature=0.9, max_tokens=10, **changes)
+        engine = run("static", requests, batch=2, rule=rule, config=config(graphs, rule=rule))
+        texts.append([r.output for r in requests])
+        assert [s.misses for s in engine.steps] == [2 if graphs else 0] * len(engine.steps)
+    assert texts[0] == texts[1]
+
+
+def test_padded_rows_are_the_packed_ones_and_nobodys():
+    anchor, drafts = torch.tensor([7, 8, 9, 0]), torch.arange(12).view(4, 3)
+    verified, context = torch.tensor([2, 0, 3, 1]), torch.tensor([5, 6, 7, 0], dtype=torch.int32)
+    pages = torch.arange(8, dtype=torch.int32).view(4, 2)
+    for live in (1, 2, 3):
+        real = pack_rows(anchor[:live], drafts[:live], verified[:live], context[:live], pages[:live])
+        for rows in (real.rows, real.rows + 5):
+            made = pack_padded(anchor, drafts, verified, context, pages, torch.tensor([live]), rows)
+            assert made.rows == rows and made.requests == 4
+            for name in ("ids", "positions", "request"):
+                assert torch.equal(getattr(made, name)[: real.rows], getattr(real, name))
+            assert (made.request[real.rows :] == 3).all() and (made.positions[real.rows :] == 0).all()
+            counts = made.cu_rows.diff().tolist()
+            assert counts[:live] == (verified[:live] + 1).tolist() and sum(counts) == real.rows
+
+
+@pytest.mark.parametrize(("requests", "block"), [(1, 0), (1, 7), (5, 4), (64, 7), (256, 7)])
+def test_tiers_cover_every_size_and_are_among_those_of_a_larger_run(requests, block):
+    tiers = Tiers.ladder(requests, block)
+    assert tiers.requests[-1] >= requests and tiers.rows[-1] >= requests * (block + 1)
+    larger = Tiers.ladder(512, 7)
+    assert set(tiers.requests) <= set(larger.requests) and set(tiers.rows) <= set(larger.rows)
+    assert all(a < b for sizes in (tiers.requests, tiers.rows) for a, b in pairwise(sizes))
+    assert tiers.rows[-1] < 1.3 * requests * (block + 1) + 8
