@@ -194,7 +194,7 @@ def capture_on(device: torch.device) -> Capture:
 def cuda_capture(device: torch.device) -> Capture:
     """Captures on one stream into one memory pool, after two runs that compile and choose what a pass needs."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+    pool = torch.cuda.graph_pool_handle()
 
     def capture(run: Run) -> Run:
         stream.wait_stream(torch.cuda.current_stream(device))
