@@ -39,6 +39,7 @@ class Deployment:
     calibrations: CalibrationSet | None
     contract: dict[str, str]
     home: Path
+    graphs: bool = False  # passes are replays of captured graphs
 
     @property
     def device(self) -> torch.device:
@@ -76,6 +77,9 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
     """
     home = default_home()
     device = pick_device(config)
+    graphs = (config.executor or ("graphs" if device.type == "cuda" else "eager")) == "graphs"
+    if graphs and device.type != "cuda":
+        raise EnvironmentRefused("captured graphs need a CUDA device", hint="leave --executor out")
     if config.threads:  # numba first: its launch sets OpenMP's count for torch as well
         numba.set_num_threads(min(config.threads, numba.get_num_threads()))
         torch.set_num_threads(config.threads)
@@ -108,9 +112,16 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         "dtype": str(dtype).removeprefix("torch."),
         "device": device_name(device),
         "threads": str(torch.get_num_threads()) if device.type == "cpu" else "-",
+        "executor": "graphs" if graphs else "eager",
     }
     return Deployment(
-        target=target, drafter=drafter, chain=chain, calibrations=calibrations, contract=contract, home=home
+        target=target,
+        drafter=drafter,
+        chain=chain,
+        calibrations=calibrations,
+        contract=contract,
+        home=home,
+        graphs=graphs,
     )
 
 

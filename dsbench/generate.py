@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dsbench.deployment import Deployment
+from dsbench.engines import Engines
 from dsbench.errors import UsageError
-from dsbench.measure import later_ceiling, make_engine
+from dsbench.measure import later_ceiling
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.accept import UNSEEN
 from dsbench.runtime.arm import Arm
@@ -70,7 +71,7 @@ def run_requests(
     batch: int,
 ) -> Engine:
     """Runs the requests to their end, `batch` at a time; the engine keeps the records."""
-    engine = make_engine(deployment, arm, config, table, requests, batch)
+    engine = Engines(deployment).make(arm, config, table, requests, batch)
     run_closed_loop(engine, requests, concurrency=batch)
     return engine
 

@@ -6,48 +6,19 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dsbench.deployment import Deployment
+from dsbench.engines import Engines
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.accept import UNSEEN
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.engine import Engine
 from dsbench.runtime.loop import run_closed_loop
-from dsbench.runtime.planner import Planner
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.store import records_frame
-from dsbench.texts import pool_tokens
-
-
-def make_engine(
-    deployment: Deployment,
-    arm: Arm,
-    config: EngineConfig,
-    table: CostTable | None,
-    queue: Sequence[Request],
-    batch: int,
-) -> Engine:
-    """An engine with room for `batch` requests of the queue at once.
-
-    Calibrations and the table's draft seconds are the block drafter's: a chain runs, and is recorded, without them.
-    """
-    drafter = deployment.drafter_of(arm)
-    chain = arm.drafter == "mtp"
-    planner = Planner(
-        arm, block=drafter.block, rule=config.rule, lag=config.lag, table=None if chain else table,
-        calibrations=None if chain else deployment.calibrations,
-    )  # fmt: skip
-    tokenizer = deployment.target.tokenizer
-    return Engine(
-        deployment.target.model, drafter, arm, planner, config, eos=deployment.target.eos,
-        decode=tokenizer.decode if tokenizer else None,
-        tokens=pool_tokens(queue, batch, drafter.block, config.page, deployment.target.model.shape.context),
-    )  # fmt: skip
 
 
 def run_repeat(
-    deployment: Deployment, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
+    engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
     batch: int, measured: int, texts: Sequence[list[int]] | None,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
     """Runs the queue; requests `batch` .. `batch + measured` of it are the measured ones.
@@ -62,8 +33,9 @@ def run_repeat(
         for i, r in enumerate(queue)
     ]  # fmt: skip
     wanted = frozenset(r.id for r in requests[batch : batch + measured])
-    engine = make_engine(deployment, arm, config, table, requests, batch)
+    engine = engines.make(arm, config, table, requests, batch)
     run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+    engine.close()
     by_id = {r.id: r for r in requests}
     rounds = records_frame(engine.rounds, RoundRecord)
     rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in engine.rounds]

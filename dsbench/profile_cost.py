@@ -21,6 +21,7 @@ from dsbench.profiles.fit import CostSample, FitReport, fit_cost_table
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine
+from dsbench.runtime.graphs import Tiers
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request, SamplingParams
@@ -37,14 +38,21 @@ class Shape:
     mean_context: int
 
 
-def shapes(batches: Sequence[int], contexts: Sequence[int], block: int) -> list[Shape]:
-    """Rows from one to block + 1 a request, halves between, so that R and M do not move together."""
+def shapes(
+    batches: Sequence[int], contexts: Sequence[int], block: int, tiers: tuple[int, ...] | None = None
+) -> list[Shape]:
+    """Rows from one to block + 1 a request, halves between, so that R and M do not move together.
+
+    With tiers: every tier that a plan may choose, full, and the fewest and most rows.
+    """
     found = []
     for requests in batches:
-        levels = sorted(
-            {round(requests * k) for k in ROWS_PER_REQUEST if round(requests * k) <= requests * (block + 1)}
-        )
-        found += [Shape(requests=requests, rows=m, mean_context=c) for m in levels for c in contexts]
+        most = requests * (block + 1)
+        if tiers is None:
+            levels = {round(requests * k) for k in ROWS_PER_REQUEST if round(requests * k) <= most}
+        else:
+            levels = {requests, *(tier for tier in tiers if requests < tier < most), most}
+        found += [Shape(requests=requests, rows=m, mean_context=c) for m in sorted(levels) for c in contexts]
     return found
 
 
@@ -52,15 +60,17 @@ def profile_cost(
     deployment: Deployment, *, batches: Sequence[int], contexts: Sequence[int], passes: int, seed: int,
     temperature: float, notice: Callable[[int, int], None],
 ) -> tuple[CostTable, FitReport, list[CostSample]]:  # fmt: skip
-    """Times each cell `passes` times (a warm-up step before each), fits the table; no tiers on an eager runtime."""
-    cells = shapes(batches, contexts, deployment.drafter.block)
+    """Times each cell `passes` times (a warm-up step before each), fits the table; tiers are those of the graphs."""
+    block = deployment.drafter.block
+    tiers = Tiers.ladder(max(batches), block).rows if deployment.graphs else None
+    cells = shapes(batches, contexts, block, tiers)
     order = random.Random(seed)
     times: list[tuple[Shape, int, StepRecord]] = []
-    engines = {c.requests: profile_engine(deployment, c.requests, max(contexts)) for c in cells}
+    engine = profile_engine(deployment, max(batches), max(contexts), graphs=deployment.graphs)
     done = 0
     for number in range(passes):
         for cell in order.sample(cells, len(cells)):
-            record = _time_cell(engines[cell.requests], cell, temperature, number, seed)
+            record = _time_cell(engine, cell, temperature, number, seed)
             times.append((cell, number, record))
             done += 1
             notice(done, passes * len(cells))
@@ -70,16 +80,17 @@ def profile_cost(
         "passes": str(passes),
         "temperature": str(temperature),
         "seed": str(seed),
-        "executor": "eager",
+        "executor": deployment.contract["executor"],
         "random_weights": str(deployment.target.random).lower(),
     }
-    table, report = fit_cost_table(samples, tiers=None, contract=deployment.contract, provenance=facts, seed=seed)
+    table, report = fit_cost_table(samples, tiers=tiers, contract=deployment.contract, provenance=facts, seed=seed)
     return table, report, samples
 
 
-def profile_engine(deployment: Deployment, requests: int, context: int) -> Engine:
+def profile_engine(deployment: Deployment, requests: int, context: int, *, graphs: bool = False) -> Engine:
+    """Room for `requests` of twice the mean context; what it runs is told by its planner's `replay`."""
     arm = Arm(name="profile", drafter="dspark", policy="replay", layout="packed", commit="all")
-    config = EngineConfig(record_rounds=False)
+    config = EngineConfig(record_rounds=False, graphs=requests if graphs else 0)
     planner = Planner(
         arm, block=deployment.drafter.block, rule="coupled", lag=0, table=None, calibrations=deployment.calibrations,
         replay={},

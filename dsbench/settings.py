@@ -25,6 +25,7 @@ class RunConfig:
     device: str = ""  # cpu or cuda; "" = cuda where there is one
     dtype: str = ""  # float32 or bfloat16; "" = bfloat16 where the device has it
     threads: int = 0  # CPU threads; 0 = as torch finds them
+    executor: str = ""  # graphs or eager; "" = graphs on a GPU, a CPU has none
     mode: str = "none,static,compact,cap-accept"
     batch: str = ""  # range of batch sizes; "" = 1:16:x2 on a CPU, 1:256:x2 on a GPU
     workload: str = "math,chat,poetry"
@@ -44,6 +45,8 @@ class RunConfig:
     out: str = "runs/latest"
 
     def __post_init__(self) -> None:
+        if self.executor not in ("", "graphs", "eager"):
+            raise UsageError(f"unknown executor {self.executor!r}", hint="graphs or eager")
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):

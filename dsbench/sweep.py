@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsbench.deployment import Deployment, environment, sources_digest
+from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.measure import run_repeat
 from dsbench.metrics import cell_summary
@@ -109,9 +110,10 @@ def run_sweep(
     store.write_run(body)
     counts = f"{len(plan.arms)} arms, {len(plan.batches)} batch sizes, {len(plan.workloads)} workloads"
     notice(f"{plan.passes} passes: {counts}")
+    engines = Engines(deployment, requests=max(plan.batches))
     for workload in plan.workloads:
         for batch in plan.batches:
-            _run_point(plan, deployment, table, store, workload, batch, notice)
+            _run_point(plan, engines, table, store, workload, batch, notice)
     return store.cells()
 
 
@@ -125,11 +127,11 @@ def _go_on_with(recorded: dict[str, Any], body: dict[str, Any], what: str) -> No
 
 
 def _run_point(
-    plan: SweepPlan, deployment: Deployment, table: CostTable | None, store: RunStore, workload: Workload, batch: int,
+    plan: SweepPlan, engines: Engines, table: CostTable | None, store: RunStore, workload: Workload, batch: int,
     notice: Callable[[str], None],
 ) -> None:  # fmt: skip
     """All arms of one (workload, batch), repeats interleaved in random order."""
-    code = sources_digest()
+    deployment, code = engines.deployment, sources_digest()
     cells = [(arm, plan.cell(arm, batch, workload, table, deployment.calibrations)) for arm in plan.arms]
     keys = {cell.mode: cell.key(deployment.contract_of(arm), code) for arm, cell in cells}
     todo = [
@@ -145,7 +147,7 @@ def _run_point(
         if plan.pinned:
             texts = pinned_texts(store.folder / "texts", workload, queue, plan.config, deployment, notice)
         for arm, cell, number in todo:
-            tables = run_repeat(deployment, arm, plan.engine, table, queue, batch, measured, texts)
+            tables = run_repeat(engines, arm, plan.engine, table, queue, batch, measured, texts)
             store.write_repeat(keys[cell.mode], tables)
             steps = tables["steps"]
             pace = steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9)

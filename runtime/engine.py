@@ -1,7 +1,8 @@
 """The engine: one decode step on one screen, admission, and what a finished request leaves behind.
 
 It sees ids, never text (a stop string is found by the `decode` it is given), and holds no policy: windows come from
-the planner, acceptance from the judges, pages from the pool. One path; the executor is eager.
+the planner, acceptance from the judges, pages from the pool. One path, whose passes an executor runs: as they are, or
+as captured graphs.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ from dsbench.runtime.accept import UNSEEN, Verdict
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, standing_of
-from dsbench.runtime.executor import Eager, Executed, Executor
+from dsbench.runtime.executor import Executed, Executor
 from dsbench.runtime.finish import extend
-from dsbench.runtime.graphs import Graphs, Tiers, capture_on
-from dsbench.runtime.passes import Models, Round
+from dsbench.runtime.graphs import make_executor
+from dsbench.runtime.passes import Round
 from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
 from dsbench.runtime.prefill import prefill
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import sampling_of
-from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.timing import PhaseTimer
 
 
 class Engine:
-    """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together."""
+    """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together.
+
+    An `executor` of another engine, closed before, may be used again by an arm with the same drafter, depth and rule.
+    """
 
     def __init__(
         self,
@@ -46,25 +49,12 @@ class Engine:
         tokens: int,
         eos: frozenset[int],
         decode: Callable[[Sequence[int]], str] | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.target, self.drafter, self.arm, self.planner, self.config = target, drafter, arm, planner, config
         self.eos, self.decode = eos, decode
-        shape = target.shape
-        longest = -(-(shape.context + drafter.block + 1) // config.page)
-        layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
-        pages = -(-tokens // config.page)
-        self.pool = StatePool(
-            PoolShape(layers=layers, page=config.page, pages=pages, table=longest),
-            target.device,
-            target.dtype,
-            shuffle_seed=config.page_seed,
-        )
-        models = Models(target=target, drafter=drafter, pool=self.pool, rule=config.rule)
-        self.executor: Executor = Eager(models)
-        if config.graphs:
-            depth = arm.depth(drafter.block)
-            tiers = Tiers.ladder(config.graphs, depth)
-            self.executor = Graphs(models, tiers, depth, capture_on(target.device))
+        self.executor = executor or make_executor(target, drafter, config, tokens, arm.depth(drafter.block))
+        self.pool = self.executor.models.pool
         self.timer = PhaseTimer(target.device)
         self.running: list[Request] = []
         self.steps: list[StepRecord] = []
@@ -176,6 +166,12 @@ class Engine:
             delivered.append(extend(request, tokens[: accepted + 1], self.eos, self.decode, self._room(request)))
             self.pool.truncate(request.id, request.committed)
         return delivered
+
+    def close(self) -> None:
+        """Lets go of the requests still running, and of their pages."""
+        for request in self.running:
+            self.pool.release(request.id)
+        self.running = []
 
     def _retire(self) -> None:
         now = self.timer.now()

@@ -26,6 +26,7 @@ class Executor(Protocol):
     """`misses` counts the passes that no captured graph fitted, since it was last set."""
 
     misses: int
+    models: Models
 
     def draft(self, now: Round, depth: DepthRule) -> Draft: ...
 

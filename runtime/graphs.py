@@ -18,10 +18,13 @@ from torch import Tensor
 
 from dsbench.runtime.accept import Verdict
 from dsbench.runtime.batch import pack_padded
-from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing
-from dsbench.runtime.executor import Eager, Executed
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, Standing
+from dsbench.runtime.executor import Eager, Executed, Executor
 from dsbench.runtime.passes import Models, Phase, Round, draft_pass, verify_pass
 from dsbench.runtime.sampling import Sampling
+from dsbench.runtime.state import PoolShape, StatePool
+from dsbench.runtime.targets.dense import DenseTarget
 
 Run = Callable[[], None]
 Capture = Callable[[Run], Run]  # a pass over fixed buffers -> its replay
@@ -184,6 +187,21 @@ class Graphs:
 
 def _next(tiers: tuple[int, ...], size: int) -> int:
     return next(t for t in tiers if t >= size)
+
+
+def make_executor(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, depth: int) -> Executor:
+    """A pool of `tokens` and what runs on it: eager, or graphs where the config asks for some."""
+    shape = target.shape
+    layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
+    pages, longest = -(-tokens // config.page), -(-(shape.context + drafter.block + 1) // config.page)
+    pool = StatePool(
+        PoolShape(layers=layers, page=config.page, pages=pages, table=longest), target.device, target.dtype,
+        shuffle_seed=config.page_seed,
+    )  # fmt: skip
+    models = Models(target=target, drafter=drafter, pool=pool, rule=config.rule)
+    if not config.graphs:
+        return Eager(models)
+    return Graphs(models, Tiers.ladder(config.graphs, depth), depth, capture_on(target.device))
 
 
 def capture_on(device: torch.device) -> Capture:

@@ -20,7 +20,7 @@ def run_closed_loop(
 ) -> None:
     """Keeps `concurrency` requests running, in queue order, until the requests `until` (all, if None) have finished.
 
-    Requests still running then are left where they are: the engine is to be thrown away.
+    Requests still running then are left where they are: the engine is to be closed.
     """
     if concurrency < 1:
         raise UsageError(f"batch must be >= 1, got {concurrency}")

@@ -38,7 +38,7 @@ def make_requests(
 
 
 def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=None, drafter=None, eos=frozenset(),
-        decode=None, config=None, draft="planned"):  # fmt: skip
+        decode=None, config=None, draft="planned", executor=None):  # fmt: skip
     target = target or tiny_target()
     arm = parse_arm(mode)
     drafter = drafter or (tiny_mtp(target) if arm.drafter == "mtp" else tiny_drafter(target))
@@ -48,7 +48,7 @@ def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=Non
         arm, block=drafter.block, rule=rule, lag=lag, table=staircase_table(batch, 4), calibrations=None, replay=replay
     )
     config = config or EngineConfig(rule=rule, lag=lag, page=4, prefill_chunk=7, draft=draft)
-    engine = Engine(target, drafter, arm, planner, config, tokens=batch * 80, eos=eos, decode=decode)
+    engine = Engine(target, drafter, arm, planner, config, tokens=batch * 80, eos=eos, decode=decode, executor=executor)
     run_closed_loop(engine, requests, concurrency=batch)
     engine.pool.check()
     assert engine.pool.free_pages == engine.pool.shape.pages, "pages leaked"

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from test_engine import make_requests, run
+from tiny import tiny_drafter, tiny_target
 from toys import ToyDrafter, ToyTarget
 
 from dsbench.runtime.batch import pack_padded, pack_rows
@@ -106,3 +107,21 @@ def test_tiers_cover_every_size_and_are_among_those_of_a_larger_run(requests, bl
     assert set(tiers.requests) <= set(larger.requests) and set(tiers.rows) <= set(larger.rows)
     assert all(a < b for sizes in (tiers.requests, tiers.rows) for a, b in pairwise(sizes))
     assert tiers.rows[-1] < 1.3 * requests * (block + 1) + 8
+
+
+def test_an_executor_serves_one_engine_after_another():
+    """As a sweep reuses captured graphs: other arms of one depth, fewer requests, requests left running before."""
+    wanted = make_requests(6, max_tokens=12)
+    run("none", wanted, batch=6)
+    target = tiny_target()
+    kinds = {"target": target, "drafter": tiny_drafter(target)}
+    first = run("static", make_requests(6, max_tokens=12), batch=4, config=config(4), **kinds)
+    first.admit(make_requests(2, max_tokens=12))
+    first.step()
+    assert first.running
+    first.close()
+    for mode, batch in (("compact", 4), ("no-trim", 2), ("cap-accept", 3)):
+        requests = make_requests(6, max_tokens=12)
+        engine = run(mode, requests, batch=batch, config=config(4), executor=first.executor, **kinds)
+        assert engine.executor is first.executor and all(s.misses == 0 for s in engine.steps)
+        assert [r.output for r in requests] == [r.output for r in wanted]
