@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from dsbench.kernels import draft_head_cpu
 from dsbench.kernels.draft_stats import FEATURES, coupled_stats, coupled_stats_reference
 from dsbench.kernels.gumbel import gumbel_argmax
 from dsbench.kernels.linear import Projection
@@ -33,6 +34,7 @@ class Head:
     of_hidden: Projection | None  # [P, D], with the bias
     of_token: Projection | None  # [3r, 2r] of [state; e], [r, r] of e, [w, w] of the state
     feature: Projection | None = None  # [r, w] of a deep head
+    tiles: Tensor | None = None  # W2 as the CPU kernel reads it
 
     @classmethod
     def of(cls, kind: str, weights: Mapping[str, Tensor], table: Tensor) -> Head:
@@ -43,7 +45,10 @@ class Head:
             of_hidden, of_token = Projection(hidden.contiguous(), bias), Projection(token.contiguous())
         w2 = Projection(weights["markov_w2.weight"])
         feature = Projection(weights["feature_proj.weight"]) if kind == "deep" else None
-        return cls(kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature)
+        return cls(
+            kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature,
+            tiles=draft_head_cpu.tiles_of(w2.weight),
+        )  # fmt: skip
 
     @property
     def fused(self) -> bool:
@@ -124,10 +129,14 @@ def coupled_block(
     """Ids [R, n] of all slots by the coupled rule and, with `stats`, the features [R, n, 6] of their laws; else zeros.
 
     As in `walk`; start [R] is the position of the anchor, depth [R] `counts` on the device, temperature fp32 and seeds
-    int64 [R], ids [V']. On CUDA two launches a slot, which make no logits.
+    int64 [R], ids [V']. On CUDA two launches a slot, which make no logits; on a CPU in fp32 one call for all.
     """
     if head.fused:
         return _triton().coupled_block(  # type: ignore[no-any-return]
+            head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
+        )
+    if head.tiles is not None:
+        return draft_head_cpu.coupled_block(
             head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
         )
     features = torch.zeros(len(counts), max(counts), FEATURES, device=base.device) if stats else None
@@ -146,7 +155,10 @@ def coupled_block_reference(
     kind: str, weights: Mapping[str, Tensor], hidden: Tensor, base: Tensor, anchor: Tensor, start: Tensor,
     depth: Tensor, temperature: Tensor, seeds: Tensor, ids: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Ids and features of `coupled_block`, one slot of one request after the other, in fp64, no product split."""
+    """Ids and features of `coupled_block`, one slot of one request after the other, in fp64, no product split.
+
+    e of every token is `markov_w1.weight` here, of a deep head too.
+    """
     w = {name: weight.double() for name, weight in weights.items()}
     (requests, most), r = base.shape[:2], w["markov_w1.weight"].shape[1]
     tokens, features = anchor.new_zeros(requests, most), torch.zeros(requests, most, FEATURES)
@@ -160,6 +172,10 @@ def coupled_block_reference(
             elif kind == "rnn":
                 g, c, o = (w["joint_proj.weight"] @ torch.cat([state, e, h]) + w["joint_proj.bias"]).chunk(3)
                 state, feature = g.sigmoid() * state + (1 - g.sigmoid()) * c.tanh(), o.tanh()
+            elif kind == "deep":
+                of_hidden = w["hidden_proj.weight"] @ h + w["hidden_proj.bias"]
+                state = silu(e + of_hidden + w["state_proj.weight"] @ state)
+                feature = w["feature_proj.weight"] @ state
             logits = (base[row, j].double() + w["markov_w2.weight"] @ feature).float()
             at = slice(row, row + 1)
             rest = (temperature[at], seeds[at], start[at] + (j + 1), ids)
