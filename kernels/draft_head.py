@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from dsbench.kernels import draft_head_cpu
 from dsbench.kernels.draft_stats import FEATURES, coupled_stats, coupled_stats_reference
 from dsbench.kernels.gumbel import gumbel_argmax
 from dsbench.kernels.linear import Projection
@@ -33,6 +34,7 @@ class Head:
     of_hidden: Projection | None  # [P, D], with the bias
     of_token: Projection | None  # [3r, 2r] of [state; e], [r, r] of e, [w, w] of the state
     feature: Projection | None = None  # [r, w] of a deep head that is not merged
+    tiles: Tensor | None = None  # W2 as the CPU kernel reads it
 
     @classmethod
     def of(cls, kind: str, weights: Mapping[str, Tensor], table: Tensor) -> Head:
@@ -43,7 +45,10 @@ class Head:
             of_hidden, of_token = Projection(hidden.contiguous(), bias), Projection(token.contiguous())
         w2 = Projection(weights["markov_w2.weight"])
         feature = Projection(weights["feature_proj.weight"]) if kind == "deep" else None
-        head = cls(kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature)
+        head = cls(
+            kind=kind, w1=table, w2=w2, of_hidden=of_hidden, of_token=of_token, feature=feature,
+            tiles=draft_head_cpu.tiles_of(w2.weight),
+        )  # fmt: skip
         return head.merged() if head.fused else head
 
     def merged(self) -> Head:
@@ -51,7 +56,7 @@ class Head:
         if self.feature is None:
             return self
         w2 = self.w2.weight.float() @ self.feature.weight.float()
-        return replace(self, w2=Projection(w2.to(self.w2.weight.dtype)), feature=None)
+        return replace(self, w2=Projection(w2.to(self.w2.weight.dtype)), feature=None, tiles=None)
 
     @property
     def fused(self) -> bool:
@@ -132,10 +137,14 @@ def coupled_block(
     """Ids [R, n] of all slots by the coupled rule and, with `stats`, the features [R, n, 6] of their laws; else zeros.
 
     As in `walk`; start [R] is the position of the anchor, depth [R] `counts` on the device, temperature fp32 and seeds
-    int64 [R], ids [V']. On CUDA two launches a slot, which make no logits.
+    int64 [R], ids [V']. On CUDA two launches a slot, which make no logits; on a CPU in fp32 one call for all.
     """
     if head.fused:
         return _triton().coupled_block(  # type: ignore[no-any-return]
+            head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
+        )
+    if head.tiles is not None:
+        return draft_head_cpu.coupled_block(
             head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
         )
     features = torch.zeros(len(counts), max(counts), FEATURES, device=base.device) if stats else None

@@ -112,25 +112,44 @@ def _stats_rows(
     features: Any,
 ) -> None:  # fmt: skip
     for row in numba.prange(logits.shape[0]):
-        x, out = logits[row], features[row]
+        x = logits[row]
         temp = temperature[row] if temperature[row] > 0 else np.float32(1)
         tops = block_tops(x)
-        top = _find(x, tops, -1)
-        second = _find(x, tops, top)
-        margin = np.float32(CLIP)
-        if second >= 0:
-            margin = min((x[top] - x[second]) / temp, margin)
-        mass, fall = _exponential_sums(x, x[top], np.float32(LOG2E) / temp)
+        top, second = leaders(x, tops)
+        margin = margin_of(x, top, second, temp)
+        mass, fall = exponential_sums(x, x[top], np.float32(LOG2E) / temp)
         gap = margin
         if temperature[row] > 0:
             gap = np.float32(0)
             if noisy:
-                top, gap = _perturbed(x, tops, top, second, temp, seeds[row], positions[row], ids, winning)
+                top, best, other = perturbed(
+                    x, tops, 0, len(tops), top, second, temp, seeds[row], positions[row], ids, winning
+                )
+                gap = min(best - other, np.float32(CLIP))
         winner[row] = top
-        out[0] = math.log(mass) + fall / mass
-        out[1] = -math.log(mass)
-        out[2], out[3] = margin, math.log(margin + np.float32(SHIFT))
-        out[4], out[5] = gap, math.log(gap + np.float32(SHIFT))
+        fill_features(mass, fall, margin, gap, features[row])
+
+
+@numba.njit
+def margin_of(x: Any, top: int, second: int, temp: Any) -> Any:
+    margin = np.float32(CLIP)
+    return min((x[top] - x[second]) / temp, margin) if second >= 0 else margin
+
+
+@numba.njit
+def fill_features(mass: Any, fall: Any, margin: Any, gap: Any, out: Any) -> None:
+    """The six features [6] of a law; mass and fall as `exponential_sums` gives them."""
+    out[0] = math.log(mass) + fall / mass
+    out[1] = -math.log(mass)
+    out[2], out[3] = margin, math.log(margin + np.float32(SHIFT))
+    out[4], out[5] = gap, math.log(gap + np.float32(SHIFT))
+
+
+@numba.njit
+def leaders(x: Any, tops: Any) -> Any:
+    """Indices of the largest logit and of the next; -1 where there is no second."""
+    top = _find(x, tops, -1)
+    return top, _find(x, tops, top)
 
 
 @numba.njit
@@ -153,7 +172,7 @@ def _find(x: Any, tops: Any, but: int) -> int:
 
 
 @numba.njit(fastmath={"nnan", "nsz", "reassoc", "contract"})
-def _exponential_sums(x: Any, top: Any, scale: Any) -> Any:
+def exponential_sums(x: Any, top: Any, scale: Any) -> Any:
     """(sum of e, sum of e d) for e = exp(-d), d = (top - x) / T, scale = log2(e) / T; fp64 over fp32 parts.
 
     The polynomial of `attention`: libm's scalar exp would take most of the kernel's time.
@@ -186,16 +205,16 @@ def _exponential_sums(x: Any, top: Any, scale: Any) -> Any:
 
 
 @numba.njit
-def _perturbed(
-    x: Any, tops: Any, top: int, second: int, temp: Any, seed: Any, position: Any, ids: Any, winning: Any
-) -> Any:
-    """(index of the best z / T + noise, its lead over the second best, at most CLIP); lowest index wins a tie.
+def perturbed(
+    x: Any, tops: Any, first: int, last: int, top: int, second: int, temp: Any, seed: Any, position: Any, ids: Any,
+    winning: Any,
+) -> Any:  # fmt: skip
+    """(index of the best z / T + noise, that score, the next) of `leaders` and blocks first..last; lowest index wins.
 
-    A number is made only where it could change either: above the second best score, and above best - CLIP.
+    A number is made only where it could change best - next, at most CLIP: above next, and above best - CLIP.
     """
     word = np.int64(philox_word(seed, position, ids[top]) >> np.uint64(8))
-    best, best_at, line = x[top] / temp + gumbel_of_word(word), top, np.float32(LOWEST)
-    other = np.float32(-np.inf)
+    best, best_at, other = x[top] / temp + gumbel_of_word(word), top, np.float32(-np.inf)
     if second >= 0 and x[second] > np.float32(LOWEST):
         word = np.int64(philox_word(seed, position, ids[second]) >> np.uint64(8))
         other = x[second] / temp + gumbel_of_word(word)
@@ -204,7 +223,7 @@ def _perturbed(
     line = max(other, best - np.float32(CLIP))
     floor = max((line - np.float32(GUMBEL_MAX)) * temp, np.float32(LOWEST))
     words = np.empty(BLOCK, np.int64)
-    for b in range(tops.shape[0]):
+    for b in range(first, last):
         if tops[b] < floor:
             continue
         count = min(BLOCK, x.shape[0] - b * BLOCK)
@@ -222,4 +241,4 @@ def _perturbed(
                 other = score
             line = max(other, best - np.float32(CLIP))
             floor = max((line - np.float32(GUMBEL_MAX)) * temp, np.float32(LOWEST))
-    return best_at, min(best - other, np.float32(CLIP))
+    return best_at, best, other

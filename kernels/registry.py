@@ -34,9 +34,10 @@ BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one de
     (17, 2, 12, 64, 500, "gated", False),
     (3, 5, 7, 8, 1000, "vanilla", False),
     (17, 2, 7, 64, 130, "vanilla", True),
-    (3, 5, 10, 6, 700, "deep", False),
-    (1, 7, 24, 32, 1300, "deep", True),
     (1, 1, 3, 1, 1, "rnn", True),
+    (1, 7, 24, 16, 1300, "deep", True),
+    (17, 3, 9, 5, 4200, "deep", False),
+    (2, 2, 7, 70, 128, "deep", True),
 )
 STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
 
@@ -208,15 +209,13 @@ def _block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
     width = 4 * rank if kind == "deep" else rank
     sizes = {"markov_w1.weight": (3 * vocab, width), "markov_w2.weight": (vocab, rank)}
     sizes |= {
+        "deep": {
+            "hidden_proj.weight": (width, hidden), "hidden_proj.bias": (width,),
+            "state_proj.weight": (width, width), "feature_proj.weight": (rank, width),
+        },
         "rnn": {"joint_proj.weight": (3 * rank, 2 * rank + hidden), "joint_proj.bias": (3 * rank,)},
         "gated": {"gate_proj.weight": (rank, hidden + rank), "gate_proj.bias": (rank,)},
-        "deep": {
-            "hidden_proj.weight": (width, hidden),
-            "hidden_proj.bias": (width,),
-            "state_proj.weight": (width, width),
-            "feature_proj.weight": (rank, width),
-        },
-    }.get(kind, {})
+    }.get(kind, {})  # fmt: skip
     weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in sizes.items()}
     return weights | {
         "kind": kind,

@@ -152,7 +152,7 @@ def test_the_law_is_the_one_that_top_k_leaves_but_the_greedy_event_knows_no_top_
     wide = propose(drafter, block_requests(), rule=rule)
     narrow = propose(drafter, block_requests(top_k=2), rule=rule)
     greedy = torch.tensor(TEMPERATURES) == 0
-    assert torch.equal(wide.confidence[greedy], narrow.confidence[greedy])
+    assert torch.allclose(wide.confidence[greedy], narrow.confidence[greedy], atol=1e-5)  # by other products
     assert (wide.confidence[~greedy, 0] != narrow.confidence[~greedy, 0]).all()
 
 

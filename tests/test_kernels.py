@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.draft_head import Head, coupled_block
 from dsbench.kernels.draft_stats import coupled_stats, coupled_stats_reference, law_stats
 from dsbench.kernels.gumbel import gumbel_argmax
 from dsbench.kernels.philox import gumbel_noise
@@ -68,6 +69,28 @@ def test_attention_of_a_request_does_not_depend_on_its_neighbours():
             "cu_rows": torch.tensor([0, last - first], dtype=torch.int32),
         }  # fmt: skip
         assert torch.equal(paged_attention(**alone), whole[first:last])
+
+
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn", "deep"])
+def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind):
+    """Bit for bit, given its base logits and its part of the hidden states; with features or without."""
+    op = next(op for op in registry() if op.name == "coupled_block tokens")
+    x = op.make_inputs(torch.Generator().manual_seed(4), (9, 5, 24, 12, 5000, kind, False))
+    head = Head.of(kind, {name: t for name, t in x.items() if "." in name}, x["markov_w1.weight"])
+    part = head.hidden_part(x["hidden"])
+
+    def run(rows, stats):
+        mine = {name: x[name][rows] for name in ("base", "anchor", "start", "depth", "temperature", "seeds")}
+        counts = mine["depth"].tolist()
+        return coupled_block(head, part=part[rows], counts=counts, ids=x["ids"], stats=stats, **mine)
+
+    tokens, features = run(slice(None), True)
+    assert torch.equal(run(slice(None), False)[0], tokens) and run(slice(None), False)[1] is None
+    assert (tokens[torch.arange(5) >= x["depth"][:, None]] == 0).all()
+    for r in range(1, 9):
+        if depth := int(x["depth"][r]):
+            alone = run(slice(r, r + 1), True)
+            assert torch.equal(alone[0][0], tokens[r, :depth]) and torch.equal(alone[1][0], features[r, :depth])
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])
