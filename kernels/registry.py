@@ -211,7 +211,9 @@ def _block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
         "rnn": {"joint_proj.weight": (3 * rank, 2 * rank + hidden), "joint_proj.bias": (3 * rank,)},
         "gated": {"gate_proj.weight": (rank, hidden + rank), "gate_proj.bias": (rank,)},
         "deep": {
-            "hidden_proj.weight": (width, hidden), "hidden_proj.bias": (width,), "state_proj.weight": (width, width),
+            "hidden_proj.weight": (width, hidden),
+            "hidden_proj.bias": (width,),
+            "state_proj.weight": (width, width),
             "feature_proj.weight": (rank, width),
         },
     }.get(kind, {})
@@ -240,10 +242,9 @@ def _stats_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
     return inputs
 
 
-def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
     """counts and context per request, query heads a group, key-value heads, head width, causal, window."""
     counts, context, group, kv_heads, width, causal, window = case
-    page = 16
     need = [-(-(c + n) // page) for c, n in zip(context, counts, strict=True)]
     total = sum(need) + 3
     order = torch.randperm(total, generator=generator).tolist()
