@@ -60,6 +60,29 @@ def paged_attention_reference(
     return out[real].to(q.dtype)
 
 
+def attention_cost(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    pages: Tensor,
+    cu_rows: Tensor,
+    context: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
+) -> tuple[int, int]:
+    """Bytes and flops that no kernel saves: a request's visible keys and values once, q and the result; products."""
+    behind = FAR if window is None else window
+    start, counts = context.long(), cu_rows.diff().long()
+    index = torch.arange(counts.numel(), device=counts.device).repeat_interleave(counts)
+    at = start[index] + torch.arange(index.numel(), device=index.device) - cu_rows.long()[index]
+    seen = torch.minimum(at + (1 if causal else behind), (start + counts)[index]) - (at - behind + 1).clamp(min=0)
+    read = (start + counts - (start - behind + 1).clamp(min=0))[counts > 0]
+    row, token = q.shape[1] * q.shape[2], keys.shape[1] * keys.shape[3]
+    moved = 2 * index.numel() * row * q.element_size() + 2 * int(read.sum()) * token * keys.element_size()
+    return moved, 4 * int(seen.sum()) * row
+
+
 def paged_attention(
     q: Tensor,
     keys: Tensor,
@@ -70,12 +93,16 @@ def paged_attention(
     *,
     causal: bool,
     window: int | None = None,
+    most_rows: int | None = None,
 ) -> Tensor:
-    """As the reference. A row's result depends on nothing but its own request; on CUDA a Triton kernel."""
+    """As the reference. A row's result depends on nothing but its own request; on CUDA a Triton kernel.
+
+    `most_rows` promises that no request has more rows; the CUDA grid follows from it.
+    """
     if q.device.type == "cuda":
         from dsbench.kernels.attention_triton import paged_attention as attend
 
-        return attend(q, keys, values, pages, cu_rows, context, causal=causal, window=window)
+        return attend(q, keys, values, pages, cu_rows, context, causal=causal, window=window, most_rows=most_rows)
     behind = FAR if window is None else window
     out = torch.empty(q.shape, dtype=torch.float32)
     _attend(

@@ -241,10 +241,9 @@ def _stats_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
     return inputs
 
 
-def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+def _attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
     """counts and context per request, query heads a group, key-value heads, head width, causal, window."""
     counts, context, group, kv_heads, width, causal, window = case
-    page = 16
     need = [-(-(c + n) // page) for c, n in zip(context, counts, strict=True)]
     total = sum(need) + 3
     order = torch.randperm(total, generator=generator).tolist()

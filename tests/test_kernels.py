@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.attention import attention_cost, paged_attention
 from dsbench.kernels.draft_head import Head, coupled_block
 from dsbench.kernels.draft_stats import coupled_stats, coupled_stats_reference, law_stats
 from dsbench.kernels.gumbel import gumbel_argmax
@@ -91,6 +91,21 @@ def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind):
         if depth := int(x["depth"][r]):
             alone = run(slice(r, r + 1), True)
             assert torch.equal(alone[0][0], tokens[r, :depth]) and torch.equal(alone[1][0], features[r, :depth])
+
+
+@pytest.mark.parametrize("case", ATTENTION.cases, ids=str)
+def test_the_cost_of_attention_counts_the_keys_each_row_sees(case):
+    x = ATTENTION.make_inputs(torch.Generator().manual_seed(3), case)
+    counts, context, group, kv_heads, width, causal, window = case
+    flops, read = 0, 0
+    for start, count in zip(context, counts, strict=True):
+        seen = [
+            {j for j in range(start + count) if (j <= at or not causal) and abs(at - j) < (window or 1 << 20)}
+            for at in range(start, start + count)
+        ]
+        flops += 4 * group * kv_heads * width * sum(len(keys) for keys in seen)
+        read += 2 * kv_heads * width * 4 * len(set().union(*seen))
+    assert attention_cost(**x) == (read + 2 * x["q"].numel() * 4, flops)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])

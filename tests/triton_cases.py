@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import triton.runtime.interpreter as interpreter
+from attention_tools import check_alike
 
-from dsbench.kernels import draft_head_triton
+from dsbench.kernels import attention_triton, draft_head_triton
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
@@ -158,3 +159,56 @@ def test_attention_reads_no_page_that_lies_wholly_before_the_window():
         for name in ("keys", "values"):
             x[name][x["pages"][r, : first // 16].long()] = float("nan")
     assert torch.equal(op.cuda(**x), whole)
+
+
+CHUNKED = [
+    ((7, 3, 0, 1), (90, 29, 0, 64), 3, 2, 20, True, None),  # the second's rows lie in two chunks
+    ((8, 1), (60, 100), 6, 1, 16, True, 40),
+    ((4, 2), (101, 30), 2, 1, 8, False, None),
+    ((4, 3), (101, 29), 4, 1, 8, False, 33),
+    ((40,), (27,), 2, 1, 8, True, None),  # tiles that see one chunk, and more
+]
+
+
+def chunked(case, dtype, page):
+    x = OPS["paged_attention"].make_inputs(torch.Generator().manual_seed(1), case, page=page)
+    return x | {name: x[name].to(dtype) for name in ("q", "keys", "values")}
+
+
+@pytest.mark.parametrize("whole_from", [0, 1000], ids=["whole", "split"])
+@pytest.mark.parametrize(("page", "dtype"), [(16, torch.float32), (64, torch.float16)])
+@pytest.mark.parametrize("case", CHUNKED, ids=str)
+def test_attention_in_chunks_is_the_reference(case, page, dtype, whole_from, monkeypatch):
+    monkeypatch.setattr(attention_triton, "WHOLE_FROM", whole_from)
+    x = chunked(case, dtype, page)
+    made, wanted = attention_triton.paged_attention(**x, chunk=32), paged_attention_reference(**x)
+    assert (made.float() - wanted.float()).abs().max() < (2e-5 if dtype == torch.float32 else 3e-3)
+
+
+def dot_in_order(self, a, b, d, *_):
+    """A product that sums one by one whatever the shape, as a tensor core does and BLAS does not."""
+    made = d.data
+    for k in range(a.data.shape[1]):
+        made = made + a.data[:, k : k + 1].astype(made.dtype) * b.data[k : k + 1]
+    return interpreter.TensorHandle(made, d.dtype.scalar)
+
+
+@pytest.mark.parametrize(
+    ("case", "page", "dtype"),
+    [
+        (((5, 3, 0, 1), (62, 29, 0, 40), 3, 1, 20, True, None), 16, torch.float16),
+        (((4, 2), (60, 76), 6, 1, 16, True, 40), 64, torch.float32),
+        (((4, 3), (90, 29), 4, 1, 8, False, 33), 64, torch.float16),
+        (((3, 2), (30, 64), 2, 2, 8, False, None), 16, torch.float32),
+    ],
+    ids=str,
+)
+def test_bits_of_attention_depend_on_the_request_alone(case, page, dtype, monkeypatch):
+    def attend(**inputs):
+        return attention_triton.paged_attention(**inputs, chunk=32)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_in_order)
+    x = chunked(case, dtype, page)
+    made = check_alike(attend, x)
+    monkeypatch.setattr(attention_triton, "WHOLE_FROM", 0)
+    assert torch.equal(attend(**x), made), "walked by one program"
