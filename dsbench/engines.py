@@ -19,12 +19,12 @@ from dsbench.texts import pool_tokens
 class Engines:
     """Makes engines, one in use at a time: they share pages and graphs.
 
-    `requests` and `tokens` are the most that any of them will hold at once, as far as that is known beforehand; graphs
-    are captured anew for one that needs more.
+    `requests` is the most that any of them will run at once, as far as that is known beforehand; graphs are captured
+    anew for an engine that needs more requests, tokens in all, or tokens a request.
     """
 
-    def __init__(self, deployment: Deployment, *, requests: int = 1, tokens: int = 0) -> None:
-        self.deployment, self.requests, self.tokens = deployment, requests, tokens
+    def __init__(self, deployment: Deployment, *, requests: int = 1) -> None:
+        self.deployment, self.most = deployment, (requests, 0, 0)
         self.captured: dict[tuple[str, int, str], Executor] = {}
 
     def make(
@@ -40,20 +40,22 @@ class Engines:
             arm, block=drafter.block, rule=config.rule, lag=config.lag, table=None if chain else table,
             calibrations=None if chain else deployment.calibrations,
         )  # fmt: skip
-        tokens = pool_tokens(queue, batch, drafter.block, config.page, model.shape.context)
-        executor = None
+        at_once = max(batch, self.most[0]) if deployment.graphs else batch
+        tokens = pool_tokens(queue, at_once, drafter.block, config.page, model.shape.context)
+        longest = max(min(len(r.prompt_ids) + r.sampling.max_tokens, model.shape.context) for r in queue)
+        executor, key = None, (drafter.digest, arm.depth(drafter.block), config.rule)
         if deployment.graphs:
-            if batch > self.requests or tokens > self.tokens:
+            need = (batch, tokens, longest)
+            if any(n > most for n, most in zip(need, self.most, strict=True)):
                 self.captured.clear()
-                self.requests, self.tokens = max(batch, self.requests), max(tokens, self.tokens)
-            config = replace(config, graphs=self.requests)
-            executor = self.captured.get((drafter.digest, arm.depth(drafter.block), config.rule))
-            tokens = self.tokens
+                self.most = (max(batch, self.most[0]), max(tokens, self.most[1]), max(longest, self.most[2]))
+            config, (_, tokens, longest) = replace(config, graphs=self.most[0]), self.most
+            executor = self.captured.get(key)
         tokenizer = deployment.target.tokenizer
         engine = Engine(
-            model, drafter, arm, planner, config, eos=deployment.target.eos, tokens=tokens, executor=executor,
-            decode=tokenizer.decode if tokenizer else None,
+            model, drafter, arm, planner, config, eos=deployment.target.eos, tokens=tokens, longest=longest,
+            executor=executor, decode=tokenizer.decode if tokenizer else None,
         )  # fmt: skip
         if deployment.graphs:
-            self.captured[drafter.digest, arm.depth(drafter.block), config.rule] = engine.executor
+            self.captured[key] = engine.executor
         return engine

@@ -97,7 +97,7 @@ def profile_engine(deployment: Deployment, requests: int, context: int, *, graph
     )  # fmt: skip
     return Engine(
         deployment.target.model, deployment.drafter, arm, planner, config, eos=frozenset(),
-        tokens=requests * (2 * context + 64),
+        tokens=requests * (2 * context + 64), longest=min(2 * context + 64, deployment.target.model.shape.context),
     )  # fmt: skip
 
 

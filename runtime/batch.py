@@ -22,6 +22,7 @@ class Batch:
     pages: Tensor  # [R, N] int32 page table
     request: Tensor  # [M] int64 index of the row's request within the batch
     logit_rows: Tensor | None = None  # int64 rows whose logits are wanted; None = all
+    most_rows: int | None = None  # no request has more rows; None: nobody knows
 
     @property
     def requests(self) -> int:
@@ -59,7 +60,10 @@ def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor,
     cu_rows, index, positions = ragged_positions(context, verified + 1)
     block = torch.cat([anchor[:, None], drafts], dim=1)
     ids = block[index, positions - context.long()[index]]
-    return Batch(ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index)
+    return Batch(
+        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index,
+        most_rows=drafts.shape[1] + 1,
+    )  # fmt: skip
 
 
 def pack_padded(
@@ -79,4 +83,7 @@ def pack_padded(
     positions = torch.where(index == last, 0, positions)
     block = torch.cat([anchor[:, None], drafts], dim=1)
     ids = block[index, positions - context.long()[index]]
-    return Batch(ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index)
+    return Batch(
+        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index,
+        most_rows=drafts.shape[1] + 1,
+    )  # fmt: skip

@@ -33,7 +33,8 @@ from dsbench.runtime.timing import PhaseTimer
 
 
 class Engine:
-    """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together.
+    """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together, `longest` what
+    one of them may; None: the target's context.
 
     An `executor` of another engine, closed before, may be used again by an arm with the same drafter, depth and rule.
     """
@@ -50,10 +51,13 @@ class Engine:
         eos: frozenset[int],
         decode: Callable[[Sequence[int]], str] | None = None,
         executor: Executor | None = None,
+        longest: int | None = None,
     ) -> None:
         self.target, self.drafter, self.arm, self.planner, self.config = target, drafter, arm, planner, config
         self.eos, self.decode = eos, decode
-        self.executor = executor or make_executor(target, drafter, config, tokens, arm.depth(drafter.block))
+        self.executor = executor or make_executor(
+            target, drafter, config, tokens, longest or target.shape.context, arm.depth(drafter.block)
+        )
         self.pool = self.executor.models.pool
         self.timer = PhaseTimer(target.device)
         self.running: list[Request] = []

@@ -189,13 +189,18 @@ def _next(tiers: tuple[int, ...], size: int) -> int:
     return next(t for t in tiers if t >= size)
 
 
-def make_executor(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, depth: int) -> Executor:
-    """A pool of `tokens` and what runs on it: eager, or graphs where the config asks for some."""
+def make_executor(
+    target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int, depth: int
+) -> Executor:
+    """A pool of `tokens`, at most `longest` a request, and what runs on it: eager, or graphs where the config asks.
+
+    Attention's captured grid follows from `longest`.
+    """
     shape = target.shape
     layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
-    pages, longest = -(-tokens // config.page), -(-(shape.context + drafter.block + 1) // config.page)
+    pages, table = -(-tokens // config.page), -(-(longest + drafter.block + 1) // config.page)
     pool = StatePool(
-        PoolShape(layers=layers, page=config.page, pages=pages, table=longest), target.device, target.dtype,
+        PoolShape(layers=layers, page=config.page, pages=pages, table=table), target.device, target.dtype,
         shuffle_seed=config.page_seed,
     )  # fmt: skip
     models = Models(target=target, drafter=drafter, pool=pool, rule=config.rule)

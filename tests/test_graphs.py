@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 from test_engine import make_requests, run
 from tiny import tiny_drafter, tiny_target
-from toys import ToyDrafter, ToyTarget
+from toys import ToyDrafter, ToyTarget, staircase_table
 
+from dsbench.engines import Engines
+from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.batch import pack_padded, pack_rows
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.graphs import Tiers
+from dsbench.runtime.loop import run_closed_loop
 
 MODES = ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"]
 
@@ -125,3 +130,28 @@ def test_an_executor_serves_one_engine_after_another():
         engine = run(mode, requests, batch=batch, config=config(4), executor=first.executor, **kinds)
         assert engine.executor is first.executor and all(s.misses == 0 for s in engine.steps)
         assert [r.output for r in requests] == [r.output for r in wanted]
+
+
+def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
+    target = tiny_target()
+    drafters = {"none": NoDrafter(target.device), "dspark": tiny_drafter(target)}
+    deployment = SimpleNamespace(
+        target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None, graphs=True,
+        drafter_of=lambda arm: drafters[arm.drafter],
+    )  # fmt: skip
+    engines, executors = Engines(deployment, requests=3), []
+    table = staircase_table(4, 4)
+    wanted = make_requests(6, max_tokens=10)
+    run("none", wanted, batch=6)
+    for mode, batch in (("none", 2), ("static", 2), ("compact", 3), ("static:1", 2), ("none", 3), ("compact", 4)):
+        queue = make_requests(6, max_tokens=10)
+        engine = engines.make(parse_arm(mode), config(0), table, queue, batch)
+        run_closed_loop(engine, queue, concurrency=batch)
+        engine.close()
+        engine.pool.check()
+        assert [r.output for r in queue] == [r.output for r in wanted]
+        assert all(s.misses == 0 and s.tier in engine.executor.tiers.rows for s in engine.steps)
+        executors.append(engine.executor)
+    none, static, compact, one, again, more = executors
+    assert static is compact and none is again
+    assert len({id(e) for e in (none, static, one, more)}) == 4
