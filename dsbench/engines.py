@@ -24,7 +24,7 @@ class Engines:
     """
 
     def __init__(self, deployment: Deployment, *, requests: int = 1) -> None:
-        self.deployment, self.most = deployment, (requests, 0, 0)
+        self.deployment, self.requests = deployment, requests
         self.captured: dict[tuple[str, int, str], Executor] = {}
 
     def make(
@@ -40,17 +40,15 @@ class Engines:
             arm, block=drafter.block, rule=config.rule, lag=config.lag, table=None if chain else table,
             calibrations=None if chain else deployment.calibrations,
         )  # fmt: skip
-        at_once = max(batch, self.most[0]) if deployment.graphs else batch
-        tokens = pool_tokens(queue, at_once, drafter.block, config.page, model.shape.context)
-        longest = max(min(len(r.prompt_ids) + r.sampling.max_tokens, model.shape.context) for r in queue)
-        executor, key = None, (drafter.digest, arm.depth(drafter.block), config.rule)
         if deployment.graphs:
-            need = (batch, tokens, longest)
-            if any(n > most for n, most in zip(need, self.most, strict=True)):
-                self.captured.clear()
-                self.most = (max(batch, self.most[0]), max(tokens, self.most[1]), max(longest, self.most[2]))
-            config, (_, tokens, longest) = replace(config, graphs=self.most[0]), self.most
-            executor = self.captured.get(key)
+            batch = self.requests = max(batch, self.requests)
+            config = replace(config, graphs=batch)
+        tokens = pool_tokens(queue, batch, drafter.block, config.page, model.shape.context)
+        longest = max(min(len(r.prompt_ids) + r.sampling.max_tokens, model.shape.context) for r in queue)
+        key = (drafter.digest, arm.depth(drafter.block), config.rule)
+        executor = self.captured.get(key)
+        if executor is not None and not _holds(executor, batch, tokens, longest + drafter.block + 1):
+            executor = None
         tokenizer = deployment.target.tokenizer
         engine = Engine(
             model, drafter, arm, planner, config, eos=deployment.target.eos, tokens=tokens, longest=longest,
@@ -59,3 +57,8 @@ class Engines:
         if deployment.graphs:
             self.captured[key] = engine.executor
         return engine
+
+
+def _holds(executor: Executor, requests: int, tokens: int, longest: int) -> bool:
+    shape = executor.models.pool.shape
+    return requests <= executor.most and tokens <= shape.pages * shape.page and longest <= shape.table * shape.page

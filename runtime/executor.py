@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,7 @@ class Executor(Protocol):
 
     misses: int
     models: Models
+    most: float  # requests it runs without a miss
 
     def draft(self, now: Round, depth: DepthRule) -> Draft: ...
 
@@ -38,6 +40,7 @@ class Eager:
     """Exactly the requests and rows there are."""
 
     misses = 0
+    most = math.inf
 
     def __init__(self, models: Models) -> None:
         self.models = models

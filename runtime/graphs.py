@@ -122,6 +122,7 @@ class Graphs:
     def __init__(self, models: Models, tiers: Tiers, depth: int, capture: Capture) -> None:
         self.models, self.tiers, self.depth = models, tiers, depth
         self.eager, self.misses = Eager(models), 0
+        self.most: float = tiers.requests[-1]
         self.slots = Slots(models, tiers.requests[-1])
         with torch.inference_mode():
             self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
