@@ -60,6 +60,8 @@ def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
     """What casts doubt on the cell's numbers, in words."""
     drift, full = body["drift"], body["full_steps"]
     flags = [f"step time drifts by {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
+    for name, words in (("missed_steps", "fitted no captured graph"), ("compiled_steps", "compiled a kernel")):
+        flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
     return flags + ([f"only {full:.0%} of steps ran all {batch} requests"] if full < LEAST_FULL else [])
 
 
@@ -206,8 +208,10 @@ def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
         "step_seconds": {"p10": p10, "p50": p50, "p90": p90, "n": len(full)},
         "phase_share": shares | {"other": 1.0 - sum(shares.values())},
         "rows_per_step": float(rows.mean()),
-        "padding_share": float(full["padding"].sum() / rows.sum()),
+        "padding_share": float(full["padding"].sum() / full["tier"].sum()),
         "extrapolated_share": float(full["extrapolated"].astype(bool).mean()),
+        "missed_steps": int((full["misses"] > 0).sum()),
+        "compiled_steps": int((full["compiles"] > 0).sum()),
         "predicted_error": _predicted_error(full),
         "drift": _drift(full),
     }

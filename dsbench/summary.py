@@ -51,7 +51,7 @@ RATES = (
 )  # fmt: skip
 SCALARS = (
     "requests", "prompts", "repeats", "output_tokens", "rounds", "repetition", "ceiling_seen", "steps", "full_steps",
-    "rows_per_step", "padding_share", "extrapolated_share",
+    "rows_per_step", "padding_share", "extrapolated_share", "missed_steps", "compiled_steps",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import UsageError
+from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.accept import UNSEEN, Verdict
 from dsbench.runtime.arm import Arm
@@ -59,7 +60,7 @@ class Engine:
             target, drafter, config, tokens, longest or target.shape.context, arm.depth(drafter.block)
         )
         self.pool = self.executor.models.pool
-        self.timer = PhaseTimer(target.device)
+        self.timer, self._compiles = PhaseTimer(target.device), compile_count()
         self.running: list[Request] = []
         self.steps: list[StepRecord] = []
         self.rounds: list[RoundRecord] = []
@@ -71,7 +72,7 @@ class Engine:
         """One round for every running request: draft, plan, pack, verify, accept, commit."""
         requests, phase, begin = self.running, self.timer.phase, self.timer.now()
         self.timer.reset()
-        self.executor.misses = 0
+        self.executor.misses, compiled = 0, self._compiles.total
         self._open_round(requests)
         limits, context = self._limits(requests), sum(r.committed for r in requests)
         with phase("draft"):
@@ -85,7 +86,7 @@ class Engine:
         with phase("commit"):
             delivered = self._commit(requests, done.verdict)
         self._record_rounds(requests, draft, plan, verified, done.verdict, delivered, now)
-        record = self._record(begin, requests, done, plan, inputs, delivered, context)
+        record = self._record(begin, requests, done, plan, inputs, delivered, context, self._compiles.total - compiled)
         self._retire()
         return record
 
@@ -193,14 +194,14 @@ class Engine:
 
     def _record(
         self, begin: float, requests: Sequence[Request], done: Executed, plan: VerifyPlan, inputs: PlanInputs,
-        delivered: list[int], context: int,
+        delivered: list[int], context: int, compiles: int,
     ) -> StepRecord:  # fmt: skip
         phases = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
         seconds, outside = self.planner.predict(StepShape(len(requests), done.rows, context))
         record = StepRecord(
             step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=done.rows,
             padding=done.tier - (plan.rows if self.arm.commit == "all" else done.rows), context=context, tier=done.tier,
-            delivered=sum(delivered), misses=self.executor.misses,
+            delivered=sum(delivered), misses=self.executor.misses, compiles=compiles,
             seconds=self.timer.now() - begin, predicted_seconds=seconds, confidence_age=inputs.age,
             priors=inputs.priors, extrapolated=outside, flips=int(done.verdict.flips.sum()), **phases,
         )  # fmt: skip

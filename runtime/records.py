@@ -17,6 +17,7 @@ class StepRecord:
     tier: int  # rows of the executed shape, those beyond M for nobody
     padding: int  # rows run for nobody: tier - (budget + R)
     misses: int  # passes that no captured graph fitted; 0 where there are none
+    compiles: int  # kernels compiled during the step
     context: int  # S
     delivered: int  # tokens emitted by the step
     draft_seconds: float

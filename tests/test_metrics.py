@@ -33,11 +33,12 @@ def a_round(step, number, window, verified, accepted, ceiling, *, measured=True,
     }  # fmt: skip
 
 
-def a_step(number, requests=2, rows=8, seconds=0.1, predicted=0.11, padding=2, rep=0):
+def a_step(number, requests=2, rows=8, seconds=0.1, predicted=0.11, padding=2, rep=0, tier=None, **counted):
     phases = dict.fromkeys(("plan", "pack", "accept", "commit"), 0.05) | {"draft": 0.2, "verify": 0.5}
     return {
         "step": number, "requests": requests, "rows": rows, "padding": padding, "seconds": seconds, "rep": rep,
         "predicted_seconds": predicted, "extrapolated": False,
+        "tier": tier or rows, "misses": 0, "compiles": 0, **counted,
         **{f"{name}_seconds": share * seconds for name, share in phases.items()},
     }  # fmt: skip
 
@@ -312,3 +313,13 @@ def test_arms_are_named_by_what_tells_them_apart(tmp_path):
     assert sorted(arm_names(run.cells()).values()) == ["compact lag 0", "compact lag 2"]
     modes = ["compact", "static", "none", "static:10", "static:2"]
     assert sorted(modes, key=arm_rank) == ["none", "static:2", "static:10", "static", "compact"]
+
+
+def test_padding_is_a_share_of_what_ran_and_steps_that_missed_a_graph_or_compiled_are_flagged():
+    steps = pd.DataFrame([a_step(n, rows=6, tier=8, padding=2) for n in range(3)])
+    rounds = pd.DataFrame([a_round(n, r, 2, 2, 1, 2) for n in range(3) for r in (1, 2)])
+    body = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)
+    assert body["padding_share"] == pytest.approx(2 / 8) and body["flags"] == []
+    steps.loc[1, "misses"], steps.loc[[0, 2], "compiles"] = 2, 1
+    flags = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)["flags"]
+    assert flags == ["1 of 3 steps fitted no captured graph", "2 of 3 steps compiled a kernel"]
