@@ -27,6 +27,21 @@ def test_op_equals_its_reference(op, case):
     assert (made.double() - wanted.double()).abs().max() <= op.tolerance, op.why
 
 
+def test_costs_of_ops():
+    """Numbers written out for one case each; an op without one has no place in a roofline."""
+    wanted = {  # bytes, operations
+        "projection": ((3, 576, 192), 4 * (3 * 576 + 192 * 576 + 3 * 192), 2 * 3 * 576 * 192),
+        "gumbel_argmax": ((17, 1000), 4 * 17 * 1000 + 8 * 1000 + 17 * (4 + 8 + 8 + 8), 8 * 17 * 1000),
+    }
+    ops = {op.name: op for op in registry()}
+    for name, (case, moved, operations) in wanted.items():
+        inputs = ops[name].make_inputs(torch.Generator().manual_seed(0), case)
+        assert ops[name].cost(**inputs) == (moved, operations), name
+    for op in ops.values():
+        if op.cost is not None:
+            assert all(x > 0 for x in op.cost(**op.make_inputs(torch.Generator().manual_seed(0), op.cases[0])))
+
+
 ATTENTION = next(op for op in registry() if op.name == "paged_attention")
 
 
