@@ -21,6 +21,20 @@ BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one de
     (1, 1, 3, 1, 1, "rnn", True),
 )
 STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
+NORM_CASES = (  # rows, width, whether there is something to add
+    (1, 1, True),
+    (5, 63, True),
+    (3, 576, False),
+    (2, 4100, True),
+)
+ROTATE_CASES = (  # rows, query heads, key-value heads, head width, tokens a page, gains of queries and keys
+    (1, 1, 1, 8, 16, False, False),
+    (7, 9, 3, 64, 16, False, False),
+    (5, 4, 2, 20, 4, True, True),
+    (6, 0, 3, 12, 16, False, True),  # rows that are only seen
+    (4, 13, 7, 6, 3, True, False),  # keys and values in two programs
+    (3, 32, 8, 128, 16, True, True),
+)
 ATTENTION_CASES = (  # counts and context per request, query heads a group, key-value heads, head width, causal, window
     ((1,), (0,), 1, 1, 8, True, None),
     ((3, 1, 8), (0, 15, 63), 3, 3, 64, True, None),
@@ -124,3 +138,39 @@ def attention_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Input
 def projection_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
     m, k, n = case
     return {"x": torch.randn(m, k, generator=generator), "weight": torch.randn(n, k, generator=generator)}
+
+
+def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inputs:
+    m, width, adds = case
+    return {
+        "x": torch.randn(m, width, generator=generator),
+        "delta": torch.randn(m, width, generator=generator) if adds else None,
+        "gain": torch.randn(width, generator=generator),
+        "eps": 1e-5,
+    }
+
+
+def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+    """Every third row has no slot; the last page of the pool is nobody's."""
+    m, heads, kv_heads, width, page, q_norm, k_norm = case
+    pages, positions = -(-m // page) + 2, 50
+    slots = torch.randperm((pages - 1) * page, generator=generator)[:m]
+    slots[2::3] = -1
+    angles = torch.rand(positions, width // 2, generator=generator) * 100
+    return {
+        "qkv": torch.randn(m, (heads + 2 * kv_heads) * width, generator=generator),
+        "cos": angles.cos(),
+        "sin": angles.sin(),
+        "positions": torch.randint(0, positions, (m,), generator=generator),
+        "slots": slots,
+        "keys": torch.randn(pages, kv_heads, page, width, generator=generator),
+        "values": torch.randn(pages, kv_heads, page, width, generator=generator),
+        "q_norm": torch.randn(width, generator=generator) if q_norm else None,
+        "k_norm": torch.randn(width, generator=generator) if k_norm else None,
+        "eps": 1e-5,
+    }
+
+
+def swiglu_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+    m, width = case
+    return {"gate_up": torch.randn(m, 2 * width, generator=generator)}

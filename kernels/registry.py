@@ -22,15 +22,23 @@ from dsbench.kernels.gumbel import gumbel_argmax, gumbel_argmax_reference
 from dsbench.kernels.inputs import (
     ATTENTION_CASES,
     BLOCK_CASES,
+    NORM_CASES,
+    ROTATE_CASES,
     STATS_CASES,
     Inputs,
     argmax_inputs,
     attention_inputs,
     block_inputs,
+    norm_inputs,
     projection_inputs,
+    rotate_inputs,
     stats_inputs,
+    swiglu_inputs,
 )
 from dsbench.kernels.linear import Projection
+from dsbench.kernels.norm import add_norm, add_norm_reference
+from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
+from dsbench.kernels.swiglu import swiglu, swiglu_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +57,7 @@ class Op:
 
 
 def registry() -> tuple[Op, ...]:
-    return (*_draws(), *_blocks(), *_layer_parts())
+    return (*_draws(), *_blocks(), *_layer_parts(), *_rows())
 
 
 def _draws() -> tuple[Op, ...]:
@@ -150,7 +158,70 @@ def _layer_parts() -> tuple[Op, ...]:
             why="fp32 sum of K = 576 products of unit normals: sqrt(K) * K * 2**-24 at worst, about 8e-4 / 4",
             cost=costs.projection_cost,
         ),
+        Op(
+            name="swiglu",
+            compiled=swiglu,
+            reference=swiglu_reference,
+            make_inputs=swiglu_inputs,
+            cases=((1, 1), (5, 63), (3, 1536), (2, 1100)),
+            tolerance=1e-5,
+            why="a product below 16 of an exponential and a quotient, each good to 3 ulp of 2**-24",
+            cuda=_triton("swiglu", "swiglu"),
+            cost=costs.swiglu_cost,
+        ),
     )
+
+
+def _rows() -> tuple[Op, ...]:
+    norm: dict[str, Any] = {"make_inputs": norm_inputs, "cases": NORM_CASES, "cost": costs.add_norm_cost}
+    turn: dict[str, Any] = {"make_inputs": rotate_inputs, "cost": costs.rotate_cost}
+    return (
+        Op(
+            name="add_norm sum",
+            compiled=lambda **inputs: add_norm(**inputs)[0],
+            reference=lambda **inputs: add_norm_reference(**inputs)[0],
+            tolerance=0.0,
+            why="one rounded sum",
+            cuda=lambda **inputs: _triton("norm", "add_norm")(**inputs)[0],
+            **norm,
+        ),
+        Op(
+            name="add_norm",
+            compiled=lambda **inputs: add_norm(**inputs)[1],
+            reference=lambda **inputs: add_norm_reference(**inputs)[1],
+            tolerance=1e-5,
+            why="products below 16, an ulp each of a mean square summed in another order, its root and two products",
+            cuda=lambda **inputs: _triton("norm", "add_norm")(**inputs)[1],
+            **norm,
+        ),
+        Op(
+            name="rotate_and_store",
+            compiled=rotate_and_store,
+            reference=rotate_and_store_reference,
+            cases=tuple(case for case in ROTATE_CASES if case[1] > 0),
+            tolerance=1e-5,
+            why="as add_norm; without gains there is no difference",
+            cuda=_triton("rope", "rotate_and_store"),
+            **turn,
+        ),
+        Op(
+            name="rotate_and_store pages",
+            compiled=lambda **inputs: _pages_after(rotate_and_store, inputs),
+            reference=lambda **inputs: _pages_after(rotate_and_store_reference, inputs),
+            cases=ROTATE_CASES,
+            tolerance=1e-5,
+            why="as the queries; what nobody wrote stays as it was",
+            cuda=lambda **inputs: _pages_after(_triton("rope", "rotate_and_store"), inputs),
+            **turn,
+        ),
+    )
+
+
+def _pages_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
+    """Keys over values in all pages but the last, which is nobody's, after a run on a copy of them."""
+    copies = {name: inputs[name].clone() for name in ("keys", "values")}
+    run(**inputs | copies)
+    return torch.stack([x[:-1] for x in copies.values()])
 
 
 def _triton(module: str, name: str) -> Callable[..., Any]:
