@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused
+from dsbench.kernels.rope import write_rows
 from dsbench.runtime.batch import Batch
 
 
@@ -95,10 +96,8 @@ class StatePool:
         return page * self.shape.page + batch.positions % self.shape.page
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Stores keys, values [M, K, E] of rows at flat `slots` [M]."""
-        page, offset = slots // self.shape.page, slots % self.shape.page
-        self.keys[layer][page, :, offset] = keys.to(self.keys[layer].dtype)
-        self.values[layer][page, :, offset] = values.to(self.values[layer].dtype)
+        """Stores keys, values [M, K, E] of rows at flat `slots` [M]; slot -1 lies in the page that is nobody's."""
+        write_rows(*self.layer(layer), slots, keys, values)
 
     def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [M, K, E] that `write` stored at flat `slots` [M]."""

@@ -83,7 +83,8 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
         share = {"draft": 0.15, "plan": 0.02, "pack": 0.03, "verify": 0.7, "accept": 0.06, "commit": 0.03}
         steps.append(
             {"step": number, "start": now, "requests": len(slots), "budget": sum(flat), "rows": rows, "tier": rows,
-             "padding": 0, "context": 40 * len(slots), "delivered": total, "seconds": seconds, "misses": 0, "compiles": 0,
+             "padding": 0, "context": 40 * len(slots), "delivered": total, "seconds": seconds, "misses": 0,
+             "compiles": 0,
              "predicted_seconds": expected * 1.03 if mode in ("compact", "cap-accept") else np.nan,
              "confidence_age": 0, "priors": 0, "extrapolated": False, "flips": 0,
              **{f"{k}_seconds": v * seconds for k, v in share.items()}}

@@ -13,6 +13,7 @@ from dsbench.kernels.draft_stats import coupled_stats, coupled_stats_reference, 
 from dsbench.kernels.gumbel import gumbel_argmax
 from dsbench.kernels.philox import gumbel_noise
 from dsbench.kernels.registry import registry
+from dsbench.kernels.rope import rotate_and_store
 
 KEPT = ("keys", "values")
 
@@ -26,6 +27,40 @@ def test_op_equals_its_reference(op, case):
     assert made.shape == wanted.shape and made.dtype == wanted.dtype
     assert torch.isfinite(made.double()).all(), "poison reached the result"
     assert (made.double() - wanted.double()).abs().max() <= op.tolerance, op.why
+
+
+def test_costs_of_ops():
+    """Numbers written out for one case each; an op without one has no place in a roofline."""
+    wanted = {  # bytes, operations
+        "projection": ((3, 576, 192), 4 * (3 * 576 + 192 * 576 + 3 * 192), 2 * 3 * 576 * 192),
+        "swiglu": ((5, 63), 4 * 5 * 63 * 3, 5 * 5 * 63),
+        "add_norm": ((5, 63, True), 4 * (4 * 5 * 63 + 63), 5 * 5 * 63),
+        "rotate_and_store": (
+            (7, 9, 3, 64, 16, False, True),
+            7 * (8 * 15 * 64 + 4 * 64 + 16),
+            7 * 64 * (3 * 12 + 4 * 3),
+        ),
+        "gumbel_argmax": ((17, 1000), 4 * 17 * 1000 + 8 * 1000 + 17 * (4 + 8 + 8 + 8), 8 * 17 * 1000),
+    }
+    ops = {op.name: op for op in registry()}
+    for name, (case, moved, operations) in wanted.items():
+        inputs = ops[name].make_inputs(torch.Generator().manual_seed(0), case)
+        assert ops[name].cost(**inputs) == (moved, operations), name
+    for op in ops.values():
+        if op.cost is not None:
+            assert all(x > 0 for x in op.cost(**op.make_inputs(torch.Generator().manual_seed(0), op.cases[0])))
+
+
+def test_a_row_without_a_slot_leaves_nothing_in_a_page_that_is_somebodys():
+    x = next(op for op in registry() if op.name == "rotate_and_store").make_inputs(
+        torch.Generator().manual_seed(0), (7, 2, 1, 8, 4, True, True)
+    )
+    x |= {name: torch.full_like(x[name], float("nan")) for name in KEPT}
+    rotate_and_store(**x)
+    for name in KEPT:
+        kept = x[name][:-1].transpose(1, 2).flatten(0, 1)
+        assert kept.isnan().all(dim=-1).sum() == len(kept) - (x["slots"] >= 0).sum()
+        assert torch.isfinite(kept[x["slots"][x["slots"] >= 0]]).all()
 
 
 ATTENTION = next(op for op in registry() if op.name == "paged_attention")

@@ -212,3 +212,60 @@ def test_bits_of_attention_depend_on_the_request_alone(case, page, dtype, monkey
     made = check_alike(attend, x)
     monkeypatch.setattr(attention_triton, "WHOLE_FROM", 0)
     assert torch.equal(attend(**x), made), "walked by one program"
+
+
+def halved(inputs):
+    """In float16: the interpreter does not round to bfloat16 as a device does. Angles stay as they are."""
+    kept = ("cos", "sin")
+    return {n: x.half() if torch.is_tensor(x) and x.is_floating_point() and n not in kept else x
+            for n, x in inputs.items()}  # fmt: skip
+
+
+def close_in_half_precision(made, wanted):
+    """Equal but for a few numbers whose fp32 value lies next to a rounding edge: those by a step, or two of a sum."""
+    assert made.dtype == wanted.dtype == torch.float16
+    torch.testing.assert_close(made, wanted, atol=2e-3, rtol=2**-10)
+    assert (made != wanted).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("case", [(6, 576, True), (3, 576, False), (2, 4096, True)], ids=str)
+def test_norm_in_half_precision_rounds_as_plain_torch_and_knows_no_other_row(case):
+    op = OPS["add_norm"]
+    inputs = halved(op.make_inputs(torch.Generator().manual_seed(2), case))
+    made = op.cuda(**inputs)
+    close_in_half_precision(made, op.reference(**inputs))
+    assert torch.equal(OPS["add_norm sum"].cuda(**inputs), OPS["add_norm sum"].reference(**inputs))
+    for row in range(case[0]):
+        mine = {n: x[row : row + 1] if torch.is_tensor(x) and n != "gain" else x for n, x in inputs.items()}
+        assert torch.equal(op.cuda(**mine)[0], made[row])
+
+
+def test_swiglu_in_half_precision_rounds_as_plain_torch():
+    op = OPS["swiglu"]
+    inputs = halved(op.make_inputs(torch.Generator().manual_seed(2), (4, 1536)))
+    close_in_half_precision(op.cuda(**inputs), op.reference(**inputs))
+
+
+@pytest.mark.parametrize("gains", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(9, 3, 64, 16), (32, 8, 128, 16), (0, 3, 64, 8), (5, 1, 10, 3)], ids=str)
+def test_rows_are_rotated_and_written_to_their_slots_and_nowhere_else(shape, dtype, gains):
+    """Without gains bit for bit. A row of slot -1, as padding is, has queries and writes nothing."""
+    op = OPS["rotate_and_store"]
+    inputs = op.make_inputs(torch.Generator().manual_seed(3), (8, *shape, gains and shape[0] > 0, gains))
+    if dtype == torch.float16:
+        inputs = halved(inputs)
+    inputs["positions"][2::3] = 0
+    pools = [{n: torch.full_like(inputs[n], float("nan")) for n in ("keys", "values")} for _ in range(2)]
+    made, wanted = op.cuda(**inputs | pools[0]), op.reference(**inputs | pools[1])
+    exact = {"atol": 0, "rtol": 0}
+    near = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 2**-9}
+    near = near if gains else exact
+    torch.testing.assert_close(made, wanted, **near)
+    slots = inputs["slots"][inputs["slots"] >= 0]
+    for name, bounds in (("keys", near), ("values", exact)):
+        one, two = (pool[name].transpose(1, 2).flatten(0, 1) for pool in pools)  # [slots, K, E]
+        torch.testing.assert_close(one[slots], two[slots], **bounds)
+        assert torch.isfinite(one[slots]).all()
+        one[slots] = float("nan")
+        assert one.isnan().all()

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.linear import Projection
+from dsbench.kernels.norm import add_norm
+from dsbench.kernels.rope import rotary_table, rotate_and_store
+from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch, block_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
@@ -22,8 +24,7 @@ from dsbench.runtime.drafters.heads import token_table
 from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import DenseTarget, layer_weights, split_heads
-from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
+from dsbench.runtime.targets.dense import DenseTarget, attend, layer_weights
 
 
 class DSparkDrafter:
@@ -36,6 +37,7 @@ class DSparkDrafter:
         self.layers = [layer_weights(shape.layer, weights, f"layers.{i}.") for i in range(shape.layer.layers)]
         self.fc = Projection(weights["fc.weight"])
         self.hidden_norm, self.norm = weights["hidden_norm.weight"], weights["norm.weight"]
+        self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.embedding = weights.get("embed_tokens.weight", target.embedding)
         ids = weights.get("draft_vocab_ids")
         self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids.long()
@@ -75,24 +77,21 @@ class DSparkDrafter:
         requests, block = anchor.shape[0], self.block
         cu_rows, index, positions = block_positions(start, block)
         batch = Batch(
-            ids=positions, positions=positions, cu_rows=cu_rows, context=start.int(), pages=table, request=index
-        )  # ids unused
-        slots, cos, sin = pool.slots(batch), self.cos[positions], self.sin[positions]
+            ids=positions, positions=positions, cu_rows=cu_rows, context=start.int(), pages=table, request=index,
+            most_rows=block,
+        )  # fmt: skip  # ids unused
+        slots, turns, eps = pool.slots(batch), (self.cos, self.sin), self.shape.layer.norm_eps
         x = self.mask.expand(requests, block, -1).clone()
         x[:, 0] = self.embedding[anchor]
-        x = x.reshape(requests * block, -1)
-        eps = self.shape.layer.norm_eps
+        x, h = add_norm(x.reshape(requests * block, -1), None, self.norms[0], eps)
         for i, layer in enumerate(self.layers):
-            q, k, v = split_heads(layer.qkv(rms_norm(x, layer.input_norm, eps)), self.shape.layer, layer)
-            pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
-            keys, values = pool.layer(self.first_layer + i)
-            mixed = paged_attention(
-                rotate(q, cos, sin), keys, values, table, cu_rows, batch.context,
+            mixed = attend(
+                layer, self.shape.layer, h, turns, batch, slots, pool.layer(self.first_layer + i),
                 causal=self.shape.causal_in(i), window=self.shape.window_of(i),
             )  # fmt: skip
-            x = x + layer.output(mixed.flatten(1))
-            x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, eps))))
-        return rms_norm(x, self.norm, eps).view(requests, block, -1)
+            x, h = add_norm(x, mixed, layer.mlp_norm, eps)
+            x, h = add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norms[i + 1], eps)
+        return h.view(requests, block, -1)
 
     def draw(
         self, hidden: Tensor, free: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str,
@@ -162,14 +161,13 @@ class DSparkDrafter:
         Rows that end up rejected are written too: they lie past the committed length, where nobody reads, and the next
         pass over those positions overwrites them.
         """
-        context = rms_norm(self.fc(taps), self.hidden_norm, self.shape.layer.norm_eps)
-        slots, cos, sin = pool.slots(batch), self.cos[batch.positions], self.sin[batch.positions]
-        width = self.shape.layer.head_width
+        slots, eps = pool.slots(batch), self.shape.layer.norm_eps
+        _, context = add_norm(self.fc(taps), None, self.hidden_norm, eps)
         for i, layer in enumerate(self.layers):
-            k, v = self.context_kv[i](context).view(context.shape[0], -1, width).chunk(2, dim=1)
-            assert layer.k_norm is not None
-            k = rms_norm(k, layer.k_norm, self.shape.layer.norm_eps)
-            pool.write(self.first_layer + i, slots, rotate(k, cos, sin), v)
+            rotate_and_store(
+                self.context_kv[i](context), self.cos, self.sin, batch.positions, slots,
+                *pool.layer(self.first_layer + i), k_norm=layer.k_norm, eps=eps,
+            )  # fmt: skip
 
 
 def _linear(weights: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.linear import Projection
+from dsbench.kernels.norm import add_norm
+from dsbench.kernels.rope import rotary_table, rotate_and_store
+from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
 from dsbench.runtime.drafters.slots import draw_rows
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import MARGIN, DenseTarget, layer_weights, split_heads
-from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
+from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend, layer_weights
 
 
 class MtpDrafter:
@@ -98,19 +99,14 @@ class MtpDrafter:
 
         Writes the rows' keys and values; `observe` replaces those of a chain once the target has run the positions.
         """
-        layer, shape = self.layer, self.shape.layer
+        layer, shape, eps = self.layer, self.shape.layer, self.shape.layer.norm_eps
         batch = _one_row_each(tokens, positions, table)
-        cos, sin = self.cos[positions], self.sin[positions]
-        x = self._inputs(tokens, previous)
-        q, k, v = split_heads(layer.qkv(rms_norm(x, layer.input_norm, shape.norm_eps)), shape, layer)
-        pool.write(self.first_layer, pool.slots(batch), rotate(k, cos, sin), v)
-        keys, values = pool.layer(self.first_layer)
-        mixed = paged_attention(
-            rotate(q, cos, sin), keys, values, batch.pages, batch.cu_rows, batch.context, causal=True
+        x, h = add_norm(self._inputs(tokens, previous), None, layer.input_norm, eps)
+        mixed = attend(
+            layer, shape, h, (self.cos, self.sin), batch, pool.slots(batch), pool.layer(self.first_layer), causal=True
         )
-        x = x + layer.output(mixed.flatten(1))
-        x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, shape.norm_eps))))
-        return rms_norm(x, self.norm, shape.norm_eps)
+        x, h = add_norm(x, mixed, layer.mlp_norm, eps)
+        return add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norm, eps)[1]
 
     @torch.inference_mode()
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
@@ -119,22 +115,21 @@ class MtpDrafter:
         One layer needs no attention for that. Rows that end up rejected lie past the committed length, where nobody
         reads, and the next pass over those positions overwrites them.
         """
-        layer, shape = self.layer, self.shape.layer
-        hidden = rms_norm(taps, self.target_norm, self.target_eps)
+        slots, eps = pool.slots(batch), self.shape.layer.norm_eps
+        _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)
         previous = hidden.roll(1, dims=0)
         previous[batch.cu_rows[:-1].long()] = self._kept(batch.context.long() - 1, batch.pages, pool)
-        x = rms_norm(self._inputs(batch.ids, previous), layer.input_norm, shape.norm_eps)
-        k, v = self.context_kv(x).view(x.shape[0], -1, shape.head_width).chunk(2, dim=1)
-        assert layer.k_norm is not None
-        k = rms_norm(k, layer.k_norm, shape.norm_eps)
-        slots, cos, sin = pool.slots(batch), self.cos[batch.positions], self.sin[batch.positions]
-        pool.write(self.first_layer, slots, rotate(k, cos, sin), v)
+        _, x = add_norm(self._inputs(batch.ids, previous), None, self.layer.input_norm, eps)
+        rotate_and_store(
+            self.context_kv(x), self.cos, self.sin, batch.positions, slots, *pool.layer(self.first_layer),
+            k_norm=self.layer.k_norm, eps=eps,
+        )  # fmt: skip
         first, second = hidden.unsqueeze(1).chunk(2, dim=-1)
         pool.write(self.first_layer + 1, slots, first, second)
 
     def _inputs(self, tokens: Tensor, previous: Tensor) -> Tensor:
         """u [M, D] of tokens [M] and the hidden states [M, D] before them."""
-        embedded = rms_norm(self.embedding[tokens], self.embed_norm, self.shape.layer.norm_eps)
+        _, embedded = add_norm(self.embedding[tokens], None, self.embed_norm, self.shape.layer.norm_eps)
         return self.fc(torch.cat([previous, embedded], dim=-1))
 
     def _kept(self, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
@@ -154,5 +149,6 @@ def _one_row_each(ids: Tensor, positions: Tensor, table: Tensor) -> Batch:
     """A pass of one row a request, each right after its own context."""
     rows = torch.arange(positions.shape[0] + 1, device=positions.device)
     return Batch(
-        ids=ids, positions=positions, cu_rows=rows.int(), context=positions.int(), pages=table, request=rows[:-1]
-    )
+        ids=ids, positions=positions, cu_rows=rows.int(), context=positions.int(), pages=table, request=rows[:-1],
+        most_rows=1,
+    )  # fmt: skip

@@ -15,8 +15,10 @@ from torch import Tensor
 from dsbench.errors import UsageError
 from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.linear import Projection
+from dsbench.kernels.norm import add_norm
+from dsbench.kernels.rope import rotary_table, rotate_and_store
+from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
-from dsbench.runtime.targets.layers import rms_norm, rotary_table, rotate, swiglu
 from dsbench.runtime.targets.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class DenseTarget:
         self.unembed = Projection(self.head)
         self.norm = _take(weights, "model.norm.weight", (shape.hidden,))
         self.layers = [layer_weights(shape, weights, f"model.layers.{i}.") for i in range(shape.layers)]
+        self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
         self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
 
@@ -59,51 +62,37 @@ class DenseTarget:
         Writes the rows' keys and values into the pool at their positions; a tap is the residual stream after a layer,
         and the tap one past the last layer is the output of the final norm.
         """
-        slots = pool.slots(batch)
-        cos, sin = self.cos[batch.positions], self.sin[batch.positions]
-        x = self.embedding[batch.ids]
+        slots, turns, eps = pool.slots(batch), (self.cos, self.sin), self.shape.norm_eps
+        x, h = add_norm(self.embedding[batch.ids], None, self.norms[0], eps)
         tapped: list[Tensor] = []
         for index, layer in enumerate(self.layers):
-            x = x + self._attend(
-                layer, index, rms_norm(x, layer.input_norm, self.shape.norm_eps), batch, pool, slots, cos, sin
-            )
-            x = x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.mlp_norm, self.shape.norm_eps))))
+            mixed = attend(layer, self.shape, h, turns, batch, slots, pool.layer(index), causal=True)
+            x, h = add_norm(x, mixed, layer.mlp_norm, eps)
+            x, h = add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norms[index + 1], eps)
             if index in taps:
                 tapped.append(x)
-        x = rms_norm(x, self.norm, self.shape.norm_eps)
         if len(self.layers) in taps:
-            tapped.append(x)
-        logits = self.unembed(x if batch.logit_rows is None else x[batch.logit_rows])
+            tapped.append(h)
+        logits = self.unembed(h if batch.logit_rows is None else h[batch.logit_rows])
         return logits, torch.cat(tapped, dim=-1) if tapped else x.new_empty(x.shape[0], 0)
 
-    def _attend(
-        self,
-        layer: Layer,
-        index: int,
-        x: Tensor,
-        batch: Batch,
-        pool: StatePool,
-        slots: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-    ) -> Tensor:
-        q, k, v = split_heads(layer.qkv(x), self.shape, layer)
-        pool.write(index, slots, rotate(k, cos, sin), v)
-        keys, values = pool.layer(index)
-        mixed = paged_attention(
-            rotate(q, cos, sin), keys, values, batch.pages, batch.cu_rows, batch.context, causal=True
-        )
-        return layer.output(mixed.flatten(1))
 
+def attend(
+    layer: Layer, shape: ModelShape, h: Tensor, turns: tuple[Tensor, Tensor], batch: Batch, slots: Tensor,
+    kept: tuple[Tensor, Tensor], *, causal: bool, window: int | None = None,
+) -> Tensor:  # fmt: skip
+    """What a layer's attention adds to rows whose normed states are h [M, D].
 
-def split_heads(qkv: Tensor, shape: ModelShape, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
-    """q [M, H, E], k and v [M, K, E] from the fused projection, per-head norms applied where the layout has them."""
-    width = shape.head_width
-    q, k, v = torch.split(qkv, [shape.heads * width, shape.kv_heads * width, shape.kv_heads * width], dim=-1)
-    q, k, v = (part.reshape(*part.shape[:-1], -1, width) for part in (q, k, v))
-    if layer.q_norm is not None and layer.k_norm is not None:
-        q, k = rms_norm(q, layer.q_norm, shape.norm_eps), rms_norm(k, layer.k_norm, shape.norm_eps)
-    return q, k, v
+    Writes their keys and values into `kept`, the layer's pages, at `slots` [M]; `turns` are the rotary tables.
+    """
+    q = rotate_and_store(
+        layer.qkv(h), *turns, batch.positions, slots, *kept, q_norm=layer.q_norm, k_norm=layer.k_norm,
+        eps=shape.norm_eps,
+    )  # fmt: skip
+    mixed = paged_attention(
+        q, *kept, batch.pages, batch.cu_rows, batch.context, causal=causal, window=window, most_rows=batch.most_rows
+    )
+    return layer.output(mixed.flatten(1))
 
 
 def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str) -> Layer:

@@ -13,8 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dsbench.runtime.targets.dense import DenseTarget, split_heads
-from dsbench.runtime.targets.layers import gated_mlp, rotate
+from dsbench.kernels.norm import rms_norm
+from dsbench.kernels.rope import rotate
+from dsbench.kernels.swiglu import swiglu_reference
+from dsbench.runtime.targets.dense import DenseTarget, Layer
+from dsbench.runtime.targets.shape import ModelShape
 
 
 @contextmanager
@@ -38,6 +41,21 @@ def masked_attention(device: torch.device) -> AbstractContextManager[None]:
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """The target's RMS norm as the one fused kernel of torch: it differs from `rms_norm` by bf16 rounding only."""
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def split_heads(qkv: Tensor, shape: ModelShape, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
+    """q [M, H, E], k and v [M, K, E] from the fused projection, per-head norms applied where the layout has them."""
+    width = shape.head_width
+    q, k, v = torch.split(qkv, [shape.heads * width, shape.kv_heads * width, shape.kv_heads * width], dim=-1)
+    q, k, v = (part.reshape(*part.shape[:-1], -1, width) for part in (q, k, v))
+    if layer.q_norm is not None and layer.k_norm is not None:
+        q, k = rms_norm(q, layer.q_norm, shape.norm_eps), rms_norm(k, layer.k_norm, shape.norm_eps)
+    return q, k, v
+
+
+def gated_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """SwiGLU: (silu(gate) * up) projected down; gate_up [2I, D] is gate over up, down [D, I]."""
+    return F.linear(swiglu_reference(F.linear(x, gate_up)), down)
 
 
 def padded_forward(

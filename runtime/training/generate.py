@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.runtime.targets.dense import DenseTarget, split_heads
-from dsbench.runtime.targets.layers import rotate
-from dsbench.runtime.training.forward import masked_attention, norm, padded_forward
+from dsbench.kernels.rope import rotate
+from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.training.forward import masked_attention, norm, padded_forward, split_heads
 
 CHUNK = 32  # steps between two looks at which rows are done
 BUCKET = 64  # cache lengths are rounded up to this, one graph each

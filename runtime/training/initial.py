@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.errors import UsageError
+from dsbench.kernels.norm import rms_norm
 from dsbench.runtime.drafters.checkpoint import DrafterShape
-from dsbench.runtime.targets.dense import DenseTarget, split_heads
-from dsbench.runtime.targets.layers import rms_norm
+from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.features import Features
+from dsbench.runtime.training.forward import split_heads
 from dsbench.runtime.training.module import DrafterModule, DraftLayer
 from dsbench.runtime.training.options import TrainOptions
 

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dsbench.kernels.draft_stats import FEATURES, SHIFT
+from dsbench.kernels.norm import rms_norm
+from dsbench.kernels.rope import rotate
 from dsbench.runtime.drafters.checkpoint import DrafterShape
 from dsbench.runtime.drafters.events import EVENTS
 from dsbench.runtime.drafters.heads import head_feature, head_shapes, project_tokens, token_width
-from dsbench.runtime.targets.layers import gated_mlp, rms_norm, rotate
 from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.training.batches import Blocks
+from dsbench.runtime.training.forward import gated_mlp
 from dsbench.runtime.training.loss import ConfidenceLogits
 
 RESIDUAL = EVENTS.index("residual")

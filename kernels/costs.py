@@ -1,0 +1,55 @@
+"""What an op cannot do without, of its inputs: bytes moved, each operand once, and floating-point operations.
+
+An exponential, logarithm or division counts as one operation; integer work (counters of the noise) is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+Cost = tuple[float, float]
+NOISE = 8  # two numbers of a word, two logs, a scaling, a sum, a comparison, a sign
+STATS = 6  # difference, exponential, product, two sums, a comparison
+
+
+def argmax_cost(logits: Tensor, **rest: Tensor) -> Cost:
+    return _bytes(logits, *rest.values()) + 8 * len(logits), NOISE * logits.numel()
+
+
+def coupled_stats_cost(logits: Tensor, **rest: Tensor) -> Cost:
+    return _bytes(logits, *rest.values()) + (8 + 24) * len(logits), (NOISE + STATS) * logits.numel()
+
+
+def law_stats_cost(logits: Tensor, temperature: Tensor, **_: Tensor) -> Cost:
+    return _bytes(logits, temperature) + 24 * len(logits), STATS * logits.numel()
+
+
+def projection_cost(x: Tensor, weight: Tensor) -> Cost:
+    rows, (outputs, inner) = x.numel() // x.shape[-1], weight.shape
+    return _bytes(x, weight) + rows * outputs * x.element_size(), 2 * rows * outputs * inner
+
+
+def add_norm_cost(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> Cost:
+    """Square, sum, scale and gain of each number, and the sum before them, which is written too."""
+    summed = 0 if delta is None else 2 * _bytes(x)
+    return 2 * _bytes(x) + summed + _bytes(gain), (4 if delta is None else 5) * x.numel()
+
+
+def rotate_cost(qkv: Tensor, cos: Tensor, slots: Tensor, keys: Tensor, **rest: Any) -> Cost:
+    """The rows once in and once out; three operations a rotated number, four before that where it is normed."""
+    kept = len(qkv) * keys.shape[1] * keys.shape[3]
+    queries = qkv.numel() - 2 * kept
+    normed = (rest["q_norm"] is not None) * queries + (rest["k_norm"] is not None) * kept
+    read = _bytes(qkv, slots, rest["positions"]) + 2 * len(qkv) * cos.shape[1] * cos.element_size()
+    written = queries * qkv.element_size() + 2 * kept * keys.element_size()
+    return read + written, 3 * (queries + kept) + 4 * normed
+
+
+def swiglu_cost(gate_up: Tensor) -> Cost:
+    return 1.5 * _bytes(gate_up), 5 * gate_up.numel() / 2
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)

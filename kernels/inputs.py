@@ -1,0 +1,176 @@
+"""Inputs of the registered ops, by case: deliberately odd shapes, what must not be read poisoned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+Inputs = dict[str, Any]
+BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all
+    (1, 7, 24, 64, 1300, "rnn", True),
+    (3, 4, 9, 5, 77, "rnn", False),
+    (17, 3, 33, 8, 2049, "rnn", False),
+    (2, 3, 16, 70, 300, "rnn", True),  # inner products in parts
+    (1, 3, 20, 5, 128, "gated", True),
+    (17, 2, 12, 64, 500, "gated", False),
+    (3, 5, 7, 8, 1000, "vanilla", False),
+    (17, 2, 7, 64, 130, "vanilla", True),
+    (1, 1, 3, 1, 1, "rnn", True),
+    (1, 7, 24, 16, 1300, "deep", True),
+    (17, 3, 9, 5, 4200, "deep", False),
+    (2, 2, 7, 70, 128, "deep", True),
+)
+STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
+NORM_CASES = (  # rows, width, whether there is something to add
+    (1, 1, True),
+    (5, 63, True),
+    (3, 576, False),
+    (2, 4100, True),
+)
+ROTATE_CASES = (  # rows, query heads, key-value heads, head width, tokens a page, gains of queries and keys
+    (1, 1, 1, 8, 16, False, False),
+    (7, 9, 3, 64, 16, False, False),
+    (5, 4, 2, 20, 4, True, True),
+    (6, 0, 3, 12, 16, False, True),  # rows that are only seen
+    (4, 13, 7, 6, 3, True, False),  # keys and values in two programs
+    (3, 32, 8, 128, 16, True, True),
+)
+ATTENTION_CASES = (  # counts and context per request, query heads a group, key-value heads, head width, causal, window
+    ((1,), (0,), 1, 1, 8, True, None),
+    ((3, 1, 8), (0, 15, 63), 3, 3, 64, True, None),
+    ((7, 7), (100, 1), 3, 1, 16, False, None),
+    ((2, 5, 1, 4), (16, 31, 200, 5), 4, 2, 20, True, None),
+    ((7, 5, 1, 4), (100, 0, 33, 15), 3, 2, 16, False, 20),  # longer and shorter contexts than the window
+    ((7, 3), (70, 2), 2, 1, 12, False, 3),  # shorter than the block
+    ((4, 2), (40, 0), 1, 3, 8, False, 1),
+    ((5, 2), (35, 36), 2, 1, 16, False, 5),  # the first key is the last, the first of a page
+    ((40, 5, 1), (37, 3, 16), 2, 2, 20, True, 17),
+    ((3, 6), (31, 4), 3, 1, 64, True, 500),
+)
+
+
+def argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+    n, vocab = case
+    temperature = torch.rand(n, generator=generator) * 1.5
+    temperature[::3] = 0
+    return {
+        "logits": torch.randn(n, vocab, generator=generator) * 3,
+        "temperature": temperature,
+        "seeds": torch.randint(-(2**62), 2**62, (n,), generator=generator),
+        "positions": torch.randint(0, 8192, (n,), generator=generator),
+        "ids": torch.randperm(vocab * 3, generator=generator)[:vocab].sort().values,
+    }
+
+
+def block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+    """Base logits past a request's depth are poisoned."""
+    n, slots, hidden, rank, vocab, kind, whole = case
+    inputs = argmax_inputs(generator, (n, vocab))
+    depth = torch.full((n,), slots) if whole else torch.arange(n) % (slots + 1)
+    depth[-1] = slots
+    base = torch.randn(n, slots, vocab, generator=generator) * 2
+    base[torch.arange(slots) >= depth[:, None]] = float("nan")
+    width = 4 * rank if kind == "deep" else rank
+    sizes = {"markov_w1.weight": (3 * vocab, width), "markov_w2.weight": (vocab, rank)}
+    sizes |= {
+        "rnn": {"joint_proj.weight": (3 * rank, 2 * rank + hidden), "joint_proj.bias": (3 * rank,)},
+        "gated": {"gate_proj.weight": (rank, hidden + rank), "gate_proj.bias": (rank,)},
+        "deep": {
+            "hidden_proj.weight": (width, hidden),
+            "hidden_proj.bias": (width,),
+            "state_proj.weight": (width, width),
+            "feature_proj.weight": (rank, width),
+        },
+    }.get(kind, {})
+    weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in sizes.items()}
+    return weights | {
+        "kind": kind,
+        "hidden": torch.randn(n, slots, hidden, generator=generator),
+        "base": base,
+        "anchor": torch.randint(0, 3 * vocab, (n,), generator=generator),
+        "start": inputs["positions"],
+        "depth": depth,
+        "temperature": inputs["temperature"],
+        "seeds": inputs["seeds"],
+        "ids": inputs["ids"],
+    }
+
+
+def stats_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+    """Every fourth row is full of ties, every fourth has lost half of its tokens to top-k, one all but a token."""
+    inputs = argmax_inputs(generator, case)
+    logits, temperature = inputs["logits"], inputs["temperature"]
+    temperature[temperature > 0] += 0.3
+    logits[1::4] = logits[1::4].round()
+    logits[2::4, 1 + case[1] // 2 :] = float("-inf")
+    logits[4:5, 1:] = float("-inf")
+    return inputs
+
+
+def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
+    counts, context, group, kv_heads, width, causal, window = case
+    need = [-(-(c + n) // page) for c, n in zip(context, counts, strict=True)]
+    total = sum(need) + 3
+    order = torch.randperm(total, generator=generator).tolist()
+    pages = torch.full((len(counts), max(need)), total, dtype=torch.int32)  # the page that is nobody's
+    for row, n in enumerate(need):
+        pages[row, :n] = torch.tensor([order.pop() for _ in range(n)])
+    kept = (total + 1, kv_heads, page, width)
+    keys, values = torch.full(kept, float("nan")), torch.full(kept, float("nan"))
+    for row, (c, n) in enumerate(zip(context, counts, strict=True)):
+        for t in range(c + n):  # what lies past a request's rows stays poisoned
+            at = int(pages[row, t // page])
+            keys[at, :, t % page] = torch.randn(kv_heads, width, generator=generator)
+            values[at, :, t % page] = torch.randn(kv_heads, width, generator=generator)
+    return {
+        "q": torch.randn(sum(counts), group * kv_heads, width, generator=generator),
+        "keys": keys,
+        "values": values,
+        "pages": pages,
+        "cu_rows": torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32),
+        "context": torch.tensor(context, dtype=torch.int32),
+        "causal": causal,
+        "window": window,
+    }
+
+
+def projection_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
+    m, k, n = case
+    return {"x": torch.randn(m, k, generator=generator), "weight": torch.randn(n, k, generator=generator)}
+
+
+def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inputs:
+    m, width, adds = case
+    return {
+        "x": torch.randn(m, width, generator=generator),
+        "delta": torch.randn(m, width, generator=generator) if adds else None,
+        "gain": torch.randn(width, generator=generator),
+        "eps": 1e-5,
+    }
+
+
+def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+    """Every third row has no slot; the last page of the pool is nobody's."""
+    m, heads, kv_heads, width, page, q_norm, k_norm = case
+    pages, positions = -(-m // page) + 2, 50
+    slots = torch.randperm((pages - 1) * page, generator=generator)[:m]
+    slots[2::3] = -1
+    angles = torch.rand(positions, width // 2, generator=generator) * 100
+    return {
+        "qkv": torch.randn(m, (heads + 2 * kv_heads) * width, generator=generator),
+        "cos": angles.cos(),
+        "sin": angles.sin(),
+        "positions": torch.randint(0, positions, (m,), generator=generator),
+        "slots": slots,
+        "keys": torch.randn(pages, kv_heads, page, width, generator=generator),
+        "values": torch.randn(pages, kv_heads, page, width, generator=generator),
+        "q_norm": torch.randn(width, generator=generator) if q_norm else None,
+        "k_norm": torch.randn(width, generator=generator) if k_norm else None,
+        "eps": 1e-5,
+    }
+
+
+def swiglu_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+    m, width = case
+    return {"gate_up": torch.randn(m, 2 * width, generator=generator)}
