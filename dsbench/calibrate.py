@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
+import pandas as pd
 
 from dsbench.acceptance import ALL, Acceptance, acceptance, with_all
 from dsbench.deployment import Deployment, environment
 from dsbench.profiles.calibration import Calibration, CalibrationSet, EventKey, Head, Method
 from dsbench.profiles.calibration_fit import Rounds, fit_calibration
 from dsbench.profiles.calibration_report import CalibrationReport, Row, report_rows
-from dsbench.rollouts import Rollout, prompt_counts, roll_out, rollout_requests
+from dsbench.rollouts import Rollout, prompt_counts, roll_out, rollout_requests, rounds_frame
 
 METHODS: tuple[Method, ...] = ("sts", "platt")
 FIT, TEST = 0, 1  # requests by parity
@@ -22,14 +23,16 @@ FIT, TEST = 0, 1  # requests by parity
 def calibrate(
     deployment: Deployment, *, workloads: Sequence[str], prompts: int, max_tokens: int, batch: int, seed: int,
     events: Sequence[EventKey], notice: Callable[[str], None],
-) -> tuple[CalibrationSet, CalibrationReport, list[Acceptance]]:  # fmt: skip
-    """Fits on even requests, scores on odd ones. Returns the set to ship (Platt), the report, and the accepted lengths.
+) -> tuple[CalibrationSet, CalibrationReport, list[Acceptance], pd.DataFrame]:  # fmt: skip
+    """Fits on even requests, scores on odd ones. Returns the set to ship (Platt), the report, the accepted lengths and
+    the rounds that all of it came from.
 
     `prompts` per workload and event. At temperature 0 all rules are the same event, so one of them is enough.
     """
     shipped: list[Calibration] = []
     rows: list[Row] = []
     lengths: list[Acceptance] = []
+    rounds: list[pd.DataFrame] = []
     block = deployment.drafter.block
     for event in events:
         requests = {
@@ -37,6 +40,7 @@ def calibrate(
             for name in workloads
         }
         rollouts = roll_out(deployment, requests, event, batch)
+        rounds.append(rounds_frame(event, rollouts))
         counts = {name: [prompt_counts(r, name, block) for r in own] for name, own in rollouts.items()}
         lengths += [acceptance(name, event, own, seed) for name, own in with_all(counts).items()]
         for head in get_args(Head):
@@ -55,7 +59,8 @@ def calibrate(
     }
     contract = {"drafter": deployment.contract["drafter"], "target": deployment.contract["target"]}
     calibrations = CalibrationSet(entries=tuple(shipped), contract=contract, provenance=facts)
-    return calibrations, CalibrationReport(rows=tuple(rows), contract=contract, provenance=facts), lengths
+    report = CalibrationReport(rows=tuple(rows), contract=contract, provenance=facts)
+    return calibrations, report, lengths, pd.concat(rounds, ignore_index=True)
 
 
 def fit_and_score(

@@ -233,17 +233,21 @@ def calibrate(
         raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
     _file_to_write(out)
     _file_to_write(report_path(out))
+    kept = out.with_name(f"{out.stem}-rounds.parquet")
+    _file_to_write(kept)
     writable_folder(plots)
     deployment = deploy(config)
-    calibrations, report, lengths = fit(
+    calibrations, report, lengths, rounds = fit(
         deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
         batch=batch, seed=config.seed, events=wanted, notice=note,
     )  # fmt: skip
     calibrations.save(out)
     report.save(report_path(out))
+    rounds.to_parquet(kept.with_suffix(".partial"), index=False)
+    kept.with_suffix(".partial").replace(kept)
     print_report(report)
     print_lengths(lengths)
-    print(f"calibration: {out}, its report: {report_path(out)}")
+    print(f"calibration: {out}, its report: {report_path(out)}, the rounds: {kept}")
     for picture in draw_reliability(report, plots) if plots is not None else ():
         print(picture)
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from dsbench.acceptance import PromptCounts, depth_counts
 from dsbench.deployment import Deployment
 from dsbench.generate import build_requests, run_requests
@@ -54,6 +56,19 @@ def roll_out(
     for record in engine.rounds:
         rounds[record.request].append(record)
     return {name: [Rollout(r, tuple(rounds[r.id])) for r in own] for name, own in by_workload.items()}
+
+
+def rounds_frame(event: EventKey, rollouts: Mapping[str, Sequence[Rollout]]) -> pd.DataFrame:
+    """One row a round, with the raw logits of both heads: all that a calibration is fitted to."""
+    rows = [
+        (str(event), name, number, record.accepted, record.window, record.logits, record.free_logits)
+        for name, own in rollouts.items()
+        for number, rollout in enumerate(own)
+        for record in rollout.rounds
+    ]
+    names = ["event", "workload", "request", "accepted", "window", "logits", "free_logits"]
+    whole = {"request": "int32", "accepted": "int8", "window": "int8"}
+    return pd.DataFrame(rows, columns=names).astype(whole)
 
 
 def prompt_counts(rollout: Rollout, workload: str, block: int) -> PromptCounts:

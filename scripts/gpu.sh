@@ -43,7 +43,7 @@ stage_calibrate() {
   dsbench calibrate --drafter "$drafter" --workload "$SETS" --prompts "${PROMPTS:-60}" --batch "${BATCH:-180}" \
     --max-tokens 256 --out "$WORK/calibration.json" >"$RESULTS/calibration.txt" 2>"$WORK/calibration.err" \
     || { tail -40 "$WORK/calibration.err"; return 1; }
-  (cd "$WORK" && tar czf "$RESULTS/calibration.tgz" calibration*.json calibration*.csv)
+  (cd "$WORK" && tar czf "$RESULTS/calibration.tgz" calibration*.json calibration*.csv calibration*.parquet)
   grep -A99 'tau \[' "$RESULTS/calibration.txt"
 }
 # DRAFTERS: folders, the one to pair first

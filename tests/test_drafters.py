@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import test_cli as command
 import torch
@@ -346,6 +347,7 @@ def test_calibrate_writes_its_report_and_pictures(setting, model, tmp_path):
     pictures = {p.name for p in (tmp_path / "pictures").iterdir()}
     assert {"reliability-depth-prefix-block-1.png", "reliability-event-conditional.svg"} <= pictures
     from dsbench.profiles.calibration import load_calibration_set
+    from dsbench.profiles.calibration_fit import Rounds, fit_calibration
     from dsbench.profiles.calibration_report import load_report
 
     report, shipped = load_report(tmp_path / "c-report.json"), load_calibration_set(tmp_path / "c.json")
@@ -354,3 +356,13 @@ def test_calibrate_writes_its_report_and_pictures(setting, model, tmp_path):
         for depth, scores in enumerate(entry.after.prefix, start=1):
             place = {"head": entry.head, "method": "platt", "kind": "prefix", "workload": "all", "depth": depth}
             assert [row.scores for row in report.select(**place)] == [scores]
+    rounds = pd.read_parquet(tmp_path / "c-rounds.parquet")
+    for entry in shipped.entries:  # and a fit to the kept rounds is the shipped one
+        column = "logits" if entry.head == "conditioned" else "free_logits"
+        mine = rounds[rounds["request"] % 2 == 0]
+        again = Rounds(
+            logits=np.stack(mine[column]).astype(np.float64), accepted=mine["accepted"].to_numpy(np.int64),
+            window=mine["window"].to_numpy(np.int64),
+        )  # fmt: skip
+        fitted = fit_calibration(again, method="platt", event=entry.event, head=entry.head)
+        assert fitted.scale == pytest.approx(entry.scale) and fitted.offset == pytest.approx(entry.offset)
