@@ -1,0 +1,97 @@
+"""On a CUDA device: replays of captured graphs do what the eager passes do, whatever tier ran before."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from test_engine import make_requests
+from tiny import tiny_drafter, tiny_mtp, tiny_target
+from toys import staircase_table
+
+from dsbench.kernels.compiles import compile_count
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.planner import Planner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def engine_of(mode, batch, graphs, executor=None, replay=None):
+    target = tiny_target(torch.device("cuda")) if executor is None else executor.models.target
+    arm = parse_arm(mode)
+    made = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": tiny_drafter}
+    drafter = made[arm.drafter](target) if executor is None else executor.models.drafter
+    planner = Planner(
+        arm, block=drafter.block, rule="coupled", lag=0, table=staircase_table(batch, 4), calibrations=None,
+        replay=replay,
+    )  # fmt: skip
+    config = EngineConfig(page=16, prefill_chunk=7, graphs=graphs)
+    return Engine(
+        target, drafter, arm, planner, config, tokens=batch * 96, eos=frozenset(), executor=executor, longest=64
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("mode", ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"])
+def test_graphs_write_the_eager_text(mode, temperature):
+    texts = []
+    for graphs in (0, 5):
+        requests = make_requests(11, temperature=temperature, max_tokens=24)
+        engine = engine_of(mode, 5, graphs)
+        run_closed_loop(engine, requests, concurrency=5)
+        texts.append([r.output for r in requests])
+        assert all(s.misses == 0 for s in engine.steps)
+        engine.pool.check()
+    assert texts[0] == texts[1]
+
+
+def test_alternating_tiers_changes_nothing_and_compiles_nothing():
+    """Random windows: every width of every request, tiers in random order, requests coming and going."""
+    wanted = make_requests(300, temperature=0.8, max_tokens=20)
+    plain = engine_of("none", 16, 0)
+    run_closed_loop(plain, wanted, concurrency=16)
+    dice = random.Random(0)
+    windows = {(r.id, n): dice.choice([0, 0, 1, 2, 3, 4]) for r in wanted for n in range(1, 40)}
+    requests, steps = make_requests(300, temperature=0.8, max_tokens=20), []
+    first = engine_of("compact", 16, 16, replay=windows)
+    before = compile_count().total
+    run_closed_loop(first, requests, concurrency=16, on_step=steps.append)
+    assert [r.output for r in requests] == [r.output for r in wanted]
+    assert compile_count().total == before and sum(s.compiles + s.misses for s in steps) == 0
+    assert len({s.tier for s in steps}) > 5 and len(steps) > 200
+    first.close()
+    again = make_requests(300, temperature=0.8, max_tokens=20)
+    for _ in range(3):
+        engine = engine_of("static", dice.choice([1, 3, 16]), 16, executor=first.executor)
+        run_closed_loop(engine, again, concurrency=dice.choice([1, 3, 16]))
+        assert [r.output for r in again] == [r.output for r in wanted]
+        engine.close()
+        again = make_requests(300, temperature=0.8, max_tokens=20)
+
+
+def test_graphs_share_one_memory_pool():
+    """All tiers together take little more than the largest one alone."""
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    engine = engine_of("compact", 64, 64)
+    all_tiers = free - torch.cuda.mem_get_info()[0]
+    assert len(engine.executor.verify_graphs) > 15 and all_tiers < 2 << 30
+
+
+def test_nobodys_page_may_hold_anything():
+    wanted = make_requests(6, max_tokens=20)
+    run_closed_loop(engine_of("none", 6, 0), wanted, concurrency=6)
+    engine = engine_of("compact", 4, 4)
+    for kept in (*engine.pool.keys, *engine.pool.values):
+        kept[-1] = float("nan")
+    requests = make_requests(6, max_tokens=20)
+    run_closed_loop(engine, requests, concurrency=4)
+    assert [r.output for r in requests] == [r.output for r in wanted]
