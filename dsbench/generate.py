@@ -9,9 +9,9 @@ from typing import Any
 from dsbench.deployment import Deployment
 from dsbench.engines import Engines
 from dsbench.errors import UsageError
+from dsbench.kernels.judge import UNSEEN
 from dsbench.measure import later_ceiling
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.accept import UNSEEN
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine

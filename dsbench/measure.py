@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dsbench.engines import Engines
+from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.accept import UNSEEN
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop import run_closed_loop

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsbench.kernels.judge import UNSEEN, judge_rows
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import Draft
 from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
-
-UNSEEN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +49,10 @@ def judge_coupled(
 
     `recorded` [R, W] pins the text: where it is >= 0 that token stands in for y, and a difference counts as a flip.
     """
-    width = draft.tokens.shape[1] + 1
     vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    own = pad_rows(coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, vocabulary), batch, width)
-    chosen = own if recorded is None else torch.where(recorded >= 0, recorded, own)
-    column = torch.arange(width - 1, device=logits.device)
-    match = (draft.tokens == chosen[:, :-1]) & (column < verified[:, None])
-    whole = match.long().cumprod(-1).sum(-1)
-    accepted = torch.minimum(whole, window)
-    emitted = torch.arange(width, device=logits.device) <= accepted[:, None]
-    return Verdict(
-        accepted=accepted,
-        tokens=chosen,
-        ceiling=_ceiling(whole, verified, width - 1),
-        flips=((own != chosen) & emitted).sum(-1),
-    )
+    own = coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, vocabulary)
+    accepted, tokens, ceiling, flips = judge_rows(own, batch.cu_rows, draft.tokens, window, verified, recorded)
+    return Verdict(accepted=accepted, tokens=tokens, ceiling=ceiling, flips=flips)
 
 
 def judge_residual(

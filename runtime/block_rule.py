@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsbench.runtime.accept import UNSEEN, Verdict, both_laws, draft_uniforms, residual_token, with_last
+from dsbench.kernels.judge import UNSEEN
+from dsbench.runtime.accept import Verdict, both_laws, draft_uniforms, residual_token, with_last
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import Draft
 from dsbench.runtime.sampling import Purpose, Sampling, keyed_uniforms

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from dsbench.errors import UsageError
 from dsbench.kernels.compiles import compile_count
+from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import StepShape
-from dsbench.runtime.accept import UNSEEN, Verdict
+from dsbench.runtime.accept import Verdict
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, standing_of

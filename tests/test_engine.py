@@ -8,8 +8,8 @@ from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import ToyDrafter, ToyTarget, staircase_table
 
 from dsbench.errors import UsageError
+from dsbench.kernels.judge import UNSEEN
 from dsbench.measure import later_ceiling
-from dsbench.runtime.accept import UNSEEN
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter

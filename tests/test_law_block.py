@@ -10,8 +10,9 @@ import pytest
 import torch
 from law_tools import SETTINGS, Accepter, Toy, all_or_nothing, bias, output_law
 
+from dsbench.kernels.judge import UNSEEN
 from dsbench.runtime import block_rule
-from dsbench.runtime.accept import UNSEEN, residual_token
+from dsbench.runtime.accept import residual_token
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.block_rule import block_accepted, block_chances, joint_ratio, judge_block, rest_mass
 from dsbench.runtime.sampling import Purpose, Sampling, distribution, keyed_uniforms
