@@ -7,10 +7,11 @@ import torch
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
-from dsbench.kernels import attention_triton, draft_head_triton
+from dsbench.kernels import attention_triton, draft_head_triton, judge_triton
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
+from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.registry import registry
 from dsbench.runtime.drafters.heads import head_shapes, token_width
 
@@ -269,3 +270,22 @@ def test_rows_are_rotated_and_written_to_their_slots_and_nowhere_else(shape, dty
         assert torch.isfinite(one[slots]).all()
         one[slots] = float("nan")
         assert one.isnan().all()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize(("requests", "block"), [(1, 7), (9, 4), (5, 1), (3, 0)])
+def test_verdicts_are_those_of_plain_torch(requests, block, pinned):
+    """Few ids, so that drafts match; some requests have no rows at all, as nobody's, and some fewer than verified."""
+    generator = torch.Generator().manual_seed(requests)
+
+    def whole(most, *size):
+        return torch.randint(0, most + 1, size, generator=generator)
+
+    verified = whole(block, requests)
+    counts = (verified + 1) * (torch.arange(requests) % 4 != 3)
+    cu_rows = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
+    window, recorded = torch.minimum(whole(block, requests), verified), whole(2, requests, block + 1) - 1
+    inputs = (whole(1, int(counts.sum())), cu_rows, whole(1, requests, block), window, verified)
+    made = judge_triton.judge_rows(*inputs, recorded if pinned else None)
+    for one, two in zip(made, judge_rows_reference(*inputs, recorded if pinned else None), strict=True):
+        assert torch.equal(one, two)
