@@ -51,7 +51,7 @@ def measured(comparison: Comparison, entry: DrafterEntry) -> dict[str, Any]:
         }
         for drafter in comparison.drafters
         for t in drafter.times
-        if t.what == "propose" and (t.depth == drafter.block or drafter is not entry)
+        if t.what == "propose" and t.depth == drafter.block
     ]  # fmt: skip
     return {
         "conditions": dict(comparison.conditions), "workloads": comparison.workloads(), "lengths": lengths,

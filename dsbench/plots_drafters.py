@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
-RARE = 30  # trials of a depth below which its point is hollow: there the interval is too narrow
+RARE = 50  # trials of a depth below which its point is hollow: there the interval is too narrow
 FEW = 16  # prompts below which the picture says so loudly
 
 Line = tuple[str, Acceptance]  # a drafter's name and its numbers
@@ -32,6 +32,7 @@ def draw_decay(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
         return []
     names = [d.name for d in comparison.drafters]
     prompts = [row.tau.n for lines in panels.values() for _, row in lines]
+    deepest = max(len(row.conditional) for lines in panels.values() for _, row in lines)
     facts = comparison.conditions
     alike = all(comparison.alike(d, event, ALL) for event in panels for d in comparison.drafters if ALL in
                 comparison.counts(d, event))  # fmt: skip
@@ -47,20 +48,18 @@ def draw_decay(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
     tall = 3.6 + 0.2 * max(map(len, panels.values()))
     with style():
         figure, body = new_figure(tall * lanes, "Suffix decay: conditional acceptance by depth", lines, loud)
-        grid = list(body.subplots(lanes, columns, squeeze=False, sharey=True).flat)
+        grid = list(body.subplots(lanes, columns, squeeze=False, sharex=True, sharey=True).flat)
         for axes, (event, own) in zip(grid, panels.items(), strict=False):
-            _panel(axes, event, own, names)
+            _panel(axes, event, own, names, deepest)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         return save(figure, out, "suffix-decay", formats)
 
 
-def _panel(axes: Axes, event: EventKey, lines: Sequence[Line], names: Sequence[str]) -> None:
-    deepest = 1
+def _panel(axes: Axes, event: EventKey, lines: Sequence[Line], names: Sequence[str], deepest: int) -> None:
     for name, row in lines:
         known = [(k, p) for k, p in enumerate(row.conditional, start=1) if p is not None]
         depths, values = [k for k, _ in known], [p.value for _, p in known]
-        deepest = max([deepest, *depths])
         at = names.index(name)
         look: dict[str, Any] = {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)]}
         trials = f"{row.trials[0]} to {row.trials[depths[-1] - 1]} trials" if depths else "no trials"
@@ -75,9 +74,9 @@ def _panel(axes: Axes, event: EventKey, lines: Sequence[Line], names: Sequence[s
     axes.set_title(str(event))
     axes.set_xlabel("depth in the block")
     axes.set_ylabel("accepted, given those before")
-    axes.tick_params(labelleft=True)
+    axes.tick_params(labelleft=True, labelbottom=True)
     axes.set_xticks(range(1, deepest + 1))
-    axes.set_ylim(0, 1.02)
+    axes.set_ylim(-0.02, 1.02)
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.17), fontsize=9)  # below: clear of lines
 
 

@@ -141,6 +141,18 @@ def _run_point(
         if number >= store.repeats(keys[cell.mode])
     ]
     measured = max(plan.config.requests, batch)
+
+    def finish(arm: Arm, cell: Cell) -> None:
+        """Writes the cell, once all its repeats are there."""
+        folder = store.cell_folder(keys[cell.mode])
+        stored = StoredCell(folder=folder, cell=cell, status="done", summary={}, flags=[])
+        tables = (stored.table(name) for name in ("steps", "rounds", "requests"))
+        summary = cell_summary(*tables, batch=batch, block=deployment.drafter_of(arm).block)
+        store.write_cell(keys[cell.mode], cell, summary, summary.get("flags", []), code=code)
+
+    for arm, cell in cells:
+        if cell.mode not in [c.mode for _, c, _ in todo]:
+            finish(arm, cell)
     if todo:
         queue = build_queue(workload, plan.config, deployment, 2 * batch + measured + batch // 2)
         texts = None
@@ -152,14 +164,8 @@ def _run_point(
             steps = tables["steps"]
             pace = steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9)
             notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
-    for arm, cell in cells:
-        folder = store.cell_folder(keys[cell.mode])
-        stored = StoredCell(folder=folder, cell=cell, status="done", summary={}, flags=[])
-        block = deployment.drafter_of(arm).block
-        summary = cell_summary(
-            stored.table("steps"), stored.table("rounds"), stored.table("requests"), batch=batch, block=block
-        )
-        store.write_cell(keys[cell.mode], cell, summary, summary.get("flags", []), code=code)
+            if number + 1 == plan.config.repeats:
+                finish(arm, cell)
 
 
 def _shuffled(items: list[Any], seed: str) -> list[Any]:

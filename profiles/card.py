@@ -27,7 +27,8 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 
 def _title(card: Mapping[str, Any]) -> str:
-    kind = "chain" if card["options"]["kind"] == "mtp" else "DSpark"
+    block = "DFlash" if card["options"]["head"] == "none" else "DSpark"
+    kind = "chain" if card["options"]["kind"] == "mtp" else block
     return (
         f"# A {kind} drafter for {card['target']}\n\n{_what_it_is(card['options'])} {card['draft_vocab']} draft ids.\n"
         f"It fits the target with digest `{card['target_digest']}` and no other; embedding and head are that target's."
@@ -116,7 +117,8 @@ def _times(measured: Mapping[str, Any]) -> str:
         [r["device"], r["executor"], r["drafter"], str(r["batch"]), str(r["depth"]), _interval(r["milliseconds"], 3)]
         for r in measured["times"]
     ]
-    return "## Milliseconds to draft\n\n" + _table(["device", "executor", "drafter", "requests", "drafts", "ms"], rows)
+    head = ["device", "executor", "drafter", "requests", "drafts", "ms"]
+    return "## Milliseconds to draft a whole block\n\n300 tokens of context.\n\n" + _table(head, rows)
 
 
 def _interval(found: Sequence[float | None], digits: int) -> str:

@@ -7,7 +7,7 @@ stamp=.venv/.installed-$(cat pyproject.toml constraints-cpu.txt | cksum | tr -d 
 
 for python in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
   if [ -n "$python" ] && command -v "$python" >/dev/null 2>&1 &&
-    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; then
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
     found=$python
     break
   fi
