@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsbench.kernels.pack import pack
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -23,6 +25,7 @@ class Batch:
     request: Tensor  # [M] int64 index of the row's request within the batch
     logit_rows: Tensor | None = None  # int64 rows whose logits are wanted; None = all
     most_rows: int | None = None  # no request has more rows; None: nobody knows
+    slots: Tensor | None = None  # [M] int64 where keys and values go, -1: nowhere; None: as the pages say
 
     @property
     def requests(self) -> int:
@@ -67,23 +70,15 @@ def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor,
 
 
 def pack_padded(
-    anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor, live: Tensor, rows: int
+    anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int
 ) -> Batch:
     """`pack_rows` of the first live[0] requests, filled up to exactly `rows` rows; asks the device nothing.
 
-    The last of the R requests must be nobody's and own no context. The rows left over are its, at position 0, and it
-    has none as far as attention knows: what they hold is never read.
+    The last of the R requests must be nobody's and own no context. The rows left over are its, at position 0 and
+    without a slot, and it has none as far as attention knows: what they hold is never read.
     """
-    last = anchor.shape[0] - 1
-    at = torch.arange(last + 1, device=anchor.device)
-    counts = torch.where(at < live, verified + 1, 0)
-    counts[last] = rows - counts.sum()
-    cu_rows, index, positions = ragged_positions(context, counts, rows)
-    cu_rows[-1] = cu_rows[-2]
-    positions = torch.where(index == last, 0, positions)
-    block = torch.cat([anchor[:, None], drafts], dim=1)
-    ids = block[index, positions - context.long()[index]]
+    ids, positions, request, slots, cu_rows = pack(anchor, drafts, verified, context, pages, live, rows, page)
     return Batch(
-        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index,
+        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=request, slots=slots,
         most_rows=drafts.shape[1] + 1,
     )  # fmt: skip

@@ -178,7 +178,8 @@ class Graphs:
             slots = self.slots
             now, draft, verified = slots.first(n), slots.draft(n, self.depth), slots.verified[:n]
             at = now.standing
-            batch = pack_padded(at.anchor, draft.tokens, verified, at.start.int(), at.table, slots.live, rows)
+            page, context = self.models.pool.shape.page, at.start.int()
+            batch = pack_padded(at.anchor, draft.tokens, verified, context, at.table, slots.live, rows, page)
             made = verify_pass(self.models, now, batch, draft, slots.window[:n], verified, lambda name: nullcontext())
             slots.accepted[:n], slots.ceiling[:n], slots.flips[:n] = made.accepted, made.ceiling, made.flips
             slots.tokens[:n] = made.tokens

@@ -92,6 +92,8 @@ class StatePool:
 
     def slots(self, batch: Batch) -> Tensor:
         """Flat slot [M] int64 (page * tokens a page + offset) where each row's key and value live."""
+        if batch.slots is not None:
+            return batch.slots
         page = batch.pages.long()[batch.request, batch.positions // self.shape.page]
         return page * self.shape.page + batch.positions % self.shape.page
 

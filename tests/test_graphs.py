@@ -95,7 +95,9 @@ def test_padded_rows_are_the_packed_ones_and_nobodys():
     for live in (1, 2, 3):
         real = pack_rows(anchor[:live], drafts[:live], verified[:live], context[:live], pages[:live])
         for rows in (real.rows, real.rows + 5):
-            made = pack_padded(anchor, drafts, verified, context, pages, torch.tensor([live]), rows)
+            made = pack_padded(anchor, drafts, verified, context, pages, torch.tensor([live]), rows, 8)
+            where = pages.long()[real.request, real.positions // 8] * 8 + real.positions % 8
+            assert made.slots.tolist() == where.tolist() + [-1] * (rows - real.rows)
             assert made.rows == rows and made.requests == 4
             for name in ("ids", "positions", "request"):
                 assert torch.equal(getattr(made, name)[: real.rows], getattr(real, name))

@@ -7,11 +7,12 @@ import torch
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
-from dsbench.kernels import attention_triton, draft_head_triton, judge_triton
+from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, pack_triton
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
 from dsbench.kernels.judge import judge_rows_reference
+from dsbench.kernels.pack import pack_reference
 from dsbench.kernels.registry import registry
 from dsbench.runtime.drafters.heads import head_shapes, token_width
 
@@ -289,3 +290,18 @@ def test_verdicts_are_those_of_plain_torch(requests, block, pinned):
     made = judge_triton.judge_rows(*inputs, recorded if pinned else None)
     for one, two in zip(made, judge_rows_reference(*inputs, recorded if pinned else None), strict=True):
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(("requests", "block", "rows"), [(2, 7, 8), (6, 4, 40), (20, 7, 64), (5, 0, 4)])
+def test_packed_rows_are_those_of_plain_torch(requests, block, rows):
+    generator = torch.Generator().manual_seed(rows)
+    for live in {1, requests // 2, requests - 1}:
+        verified = torch.randint(0, block + 1, (requests,), generator=generator)
+        verified[: max(0, live)] = verified[:live].clamp(max=rows // live - 1)
+        context = torch.randint(0, 30, (requests,), generator=generator).int()
+        inputs = (
+            torch.randint(0, 99, (requests,), generator=generator), torch.randint(0, 99, (requests, block)), verified,
+            context, torch.randint(0, 50, (requests, 8), generator=generator).int()[:, :6], torch.tensor([live]),
+        )  # fmt: skip
+        for one, two in zip(pack_triton.pack(*inputs, rows, 8), pack_reference(*inputs, rows, 8), strict=True):
+            assert one.dtype == two.dtype and torch.equal(one, two)
