@@ -82,7 +82,10 @@ def difference(op: Op, made: Tensor, wanted: Tensor) -> str:
     """In words, "" where every row is near enough; of a draw a few rows may be near ties."""
     if made.shape != wanted.shape:
         return f"shape {list(made.shape)}, the reference has {list(wanted.shape)}"
-    x, y = made.double().flatten(1) if made.ndim > 1 else made.double()[:, None], wanted.double().view(len(wanted), -1)
+    x, y = (
+        made.double().flatten(1) if made.ndim > 1 else made.double()[:, None],
+        wanted.double().reshape(len(wanted), -1),
+    )
     y = y.to(x.device)
     off = (x - y).abs()
     wrong = ~(off <= _allowed(op, made.dtype, y)).all(dim=1)  # a NaN is wrong
