@@ -267,6 +267,23 @@ def selftest_command(
     commands.selftest(config, mode=mode, batch=batch, prompts=prompts, max_tokens=max_tokens, temperatures=temperatures)
 
 
+@app.command("bench-kernels")
+def bench_kernels_command(
+    op: Annotated[str | None, typer.Option(help="Ops, e.g. paged_attention,projection; default: all.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Model shapes, e.g. smollm2-135m,qwen3-8b.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Rows, or requests of ops that take them, e.g. 1:256:x2.")] = None,
+    device: Device = None, dtype: Dtype = None, threads: Threads = None, seed: Seed = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few sizes, few repeats.")] = False,
+    out: Annotated[Path | None, typer.Option(help="JSON file: raw samples, ceilings, environment.")] = None,
+    json_out: Annotated[bool, typer.Option("--json", help="The same JSON on stdout.")] = False,
+) -> None:  # fmt: skip
+    """Time every op at real sizes against its limit on this device and against its reference; wrong ones exit 3."""
+    from dsbench.bench_kernels import bench_kernels
+
+    config, _ = _config({"device": device, "dtype": dtype, "threads": threads, "seed": seed})
+    bench_kernels(config, ops=op, shapes=shape, rows=rows, quick=quick, out=out, as_json=json_out)
+
+
 @app.command("doctor")
 def doctor_command(json_out: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Say what this machine is and what a run would find here."""

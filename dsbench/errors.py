@@ -3,6 +3,7 @@
 DsbenchError              exit 1
 ├── UsageError            exit 2   a flag, a range, a file that the user named
 ├── RegressionFound       exit 3   a comparison that says SLOWER
+├── WrongResult           exit 3   an op that does not give what its reference gives
 ├── Inconclusive          exit 4   a comparison that cannot say
 ├── IncompleteRun         exit 5   a run with cells missing or failed
 └── EnvironmentRefused    exit 6   this machine, or a model, drafter or table that does not fit it
@@ -30,6 +31,12 @@ class UsageError(DsbenchError):
 
 class RegressionFound(DsbenchError):
     """A comparison found the second run slower."""
+
+    exit_code = 3
+
+
+class WrongResult(DsbenchError):
+    """An op does not give what its reference gives."""
 
     exit_code = 3
 

@@ -26,6 +26,18 @@ def law_stats_cost(logits: Tensor, temperature: Tensor, **_: Tensor) -> Cost:
     return _bytes(logits, temperature) + 24 * len(logits), STATS * logits.numel()
 
 
+def block_cost(base: Tensor, anchor: Tensor, ids: Tensor, **rest: Any) -> Cost:
+    """W2 once for all slots, though each waits for the one before; e of each drawn token; what the draws need."""
+    (requests, slots), weights = base.shape[:2], {name: x for name, x in rest.items() if "." in name}
+    w2, w1 = weights["markov_w2.weight"], weights["markov_w1.weight"]
+    steps = [weights[name] for name in ("state_proj.weight", "feature_proj.weight") if name in weights]
+    turns = requests * slots
+    per_request = _bytes(anchor, *(rest[name] for name in ("start", "depth", "temperature", "seeds")))
+    moved = _bytes(base, w2, ids, *steps) + turns * (w1.shape[1] * w1.element_size() + 8 + 24) + per_request
+    products = 2 * (w2.numel() + sum(x.numel() for x in steps))
+    return moved, turns * (products + (NOISE + STATS) * w2.shape[0])
+
+
 def projection_cost(x: Tensor, weight: Tensor) -> Cost:
     rows, (outputs, inner) = x.numel() // x.shape[-1], weight.shape
     return _bytes(x, weight) + rows * outputs * x.element_size(), 2 * rows * outputs * inner

@@ -1,12 +1,19 @@
-"""Inputs of the registered ops, by case: deliberately odd shapes, what must not be read poisoned."""
+"""Inputs of the registered ops, by case, on the generator's device: odd shapes, what must not be read poisoned.
+
+`odd=False` leaves out what a run has few of: greedy rows, exact ties, lost tokens, rows without a slot.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 Inputs = dict[str, Any]
+IN_FP32 = ("cos", "sin", "temperature")  # whatever the model's dtype
 BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all
     (1, 7, 24, 64, 1300, "rnn", True),
     (3, 4, 9, 5, 77, "rnn", False),
@@ -50,10 +57,34 @@ ATTENTION_CASES = (  # counts and context per request, query heads a group, key-
 )
 
 
-def argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+def in_dtype(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """The same inputs as a model of that dtype has them."""
+
+    def cast(name: str, x: Any) -> Any:
+        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() and name not in IN_FP32 else x
+
+    return {name: cast(name, x) for name, x in inputs.items()}
+
+
+def _there(make: Callable[..., Inputs]) -> Callable[..., Inputs]:
+    """New tensors of `make` lie on its generator's device."""
+
+    @functools.wraps(make)
+    def made(generator: torch.Generator, *args: Any, **options: Any) -> Inputs:
+        with generator.device:
+            return make(generator, *args, **options)
+
+    return made
+
+
+@_there
+def argmax_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
     n, vocab = case
     temperature = torch.rand(n, generator=generator) * 1.5
-    temperature[::3] = 0
+    if odd:
+        temperature[::3] = 0
+    else:
+        temperature += 0.3
     return {
         "logits": torch.randn(n, vocab, generator=generator) * 3,
         "temperature": temperature,
@@ -63,10 +94,11 @@ def argmax_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
     }
 
 
-def block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+@_there
+def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Base logits past a request's depth are poisoned."""
     n, slots, hidden, rank, vocab, kind, whole = case
-    inputs = argmax_inputs(generator, (n, vocab))
+    inputs = argmax_inputs(generator, (n, vocab), odd=odd)
     depth = torch.full((n,), slots) if whole else torch.arange(n) % (slots + 1)
     depth[-1] = slots
     base = torch.randn(n, slots, vocab, generator=generator) * 2
@@ -97,9 +129,12 @@ def block_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
     }
 
 
-def stats_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
+@_there
+def stats_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
     """Every fourth row is full of ties, every fourth has lost half of its tokens to top-k, one all but a token."""
-    inputs = argmax_inputs(generator, case)
+    inputs = argmax_inputs(generator, case, odd=odd)
+    if not odd:
+        return inputs
     logits, temperature = inputs["logits"], inputs["temperature"]
     temperature[temperature > 0] += 0.3
     logits[1::4] = logits[1::4].round()
@@ -108,38 +143,43 @@ def stats_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
     return inputs
 
 
+@_there
 def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
+    """Pages in random order; what lies past a request's rows, and the page that is nobody's, is poisoned."""
     counts, context, group, kv_heads, width, causal, window = case
-    need = [-(-(c + n) // page) for c, n in zip(context, counts, strict=True)]
-    total = sum(need) + 3
-    order = torch.randperm(total, generator=generator).tolist()
-    pages = torch.full((len(counts), max(need)), total, dtype=torch.int32)  # the page that is nobody's
-    for row, n in enumerate(need):
-        pages[row, :n] = torch.tensor([order.pop() for _ in range(n)])
+    rows, start = torch.tensor(counts), torch.tensor(context)
+    length = rows + start
+    need = -(-length // page)
+    total, most = int(need.sum()) + 3, int(need.max())
+    mine = torch.arange(most) < need[:, None]  # [R, N] entries of the page table that hold something
+    order = torch.randperm(total, generator=generator)[: total - 3]
+    pages = torch.full((len(counts), most), total, dtype=torch.int32)
+    pages[mine] = order.int()
+    empty = torch.ones(total + 1, page, dtype=torch.bool)
+    empty[order] = (torch.arange(most * page) >= length[:, None]).view(-1, most, page)[mine]
     kept = (total + 1, kv_heads, page, width)
-    keys, values = torch.full(kept, float("nan")), torch.full(kept, float("nan"))
-    for row, (c, n) in enumerate(zip(context, counts, strict=True)):
-        for t in range(c + n):  # what lies past a request's rows stays poisoned
-            at = int(pages[row, t // page])
-            keys[at, :, t % page] = torch.randn(kv_heads, width, generator=generator)
-            values[at, :, t % page] = torch.randn(kv_heads, width, generator=generator)
+    keys, values = (
+        torch.randn(kept, generator=generator).masked_fill_(empty[:, None, :, None], float("nan")) for _ in range(2)
+    )
     return {
         "q": torch.randn(sum(counts), group * kv_heads, width, generator=generator),
         "keys": keys,
         "values": values,
         "pages": pages,
-        "cu_rows": torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32),
-        "context": torch.tensor(context, dtype=torch.int32),
+        "cu_rows": torch.cat([rows.new_zeros(1), rows.cumsum(0)]).int(),
+        "context": start.int(),
         "causal": causal,
         "window": window,
     }
 
 
+@_there
 def projection_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
     m, k, n = case
     return {"x": torch.randn(m, k, generator=generator), "weight": torch.randn(n, k, generator=generator)}
 
 
+@_there
 def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inputs:
     m, width, adds = case
     return {
@@ -150,12 +190,14 @@ def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inpu
     }
 
 
-def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
+@_there
+def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Every third row has no slot; the last page of the pool is nobody's."""
     m, heads, kv_heads, width, page, q_norm, k_norm = case
     pages, positions = -(-m // page) + 2, 50
     slots = torch.randperm((pages - 1) * page, generator=generator)[:m]
-    slots[2::3] = -1
+    if odd:
+        slots[2::3] = -1
     angles = torch.rand(positions, width // 2, generator=generator) * 100
     return {
         "qkv": torch.randn(m, (heads + 2 * kv_heads) * width, generator=generator),
@@ -171,6 +213,7 @@ def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...]) -> Inputs:
     }
 
 
+@_there
 def swiglu_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
     m, width = case
     return {"gate_up": torch.randn(m, 2 * width, generator=generator)}

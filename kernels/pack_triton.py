@@ -1,4 +1,4 @@
-"""The CUDA side of pack.py: a program sums the counts anew and fills its rows. `b_` values, `p_` pointers, `o_` offsets."""
+"""The CUDA side of pack.py: a program sums the counts anew, then fills its rows. `b_` values, `p_` pointers."""
 
 from __future__ import annotations
 

@@ -1,22 +1,29 @@
 """Every op as a pair: the compiled version and its plain-torch reference, with inputs and a tolerance that says why.
 
-The one list that tests (and later benchmarks) walk. An op that is not here is not tested, so it must be here.
+The one list that tests and `dsbench bench-kernels` walk. An op that is not here is not tested, so it must be here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels import costs
-from dsbench.kernels.attention import attention_cost, paged_attention, paged_attention_reference
-from dsbench.kernels.draft_head import Head, coupled_block, coupled_block_reference
+from dsbench.kernels.attention import attention_cost, paged_attention_reference
+from dsbench.kernels.calls import (
+    attention_call,
+    block_call,
+    block_reference,
+    block_triton,
+    pages_after,
+    projection_call,
+    triton_side,
+)
 from dsbench.kernels.draft_stats import coupled_stats, coupled_stats_reference, law_stats, law_stats_reference
 from dsbench.kernels.gumbel import gumbel_argmax, gumbel_argmax_reference
 from dsbench.kernels.inputs import (
@@ -35,7 +42,6 @@ from dsbench.kernels.inputs import (
     stats_inputs,
     swiglu_inputs,
 )
-from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm, add_norm_reference
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
@@ -43,17 +49,29 @@ from dsbench.kernels.swiglu import swiglu, swiglu_reference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """`make_inputs(generator, case)` gives keyword arguments for both; `cases` are deliberately odd shapes."""
+    """`make_inputs(generator, case)` gives keyword arguments for both; `cases` are deliberately odd shapes.
+
+    Ops whose names begin with the same word are results of one launch: a family, timed by its first.
+    """
 
     name: str
     compiled: Callable[..., Tensor]
     reference: Callable[..., Tensor]
-    make_inputs: Callable[[torch.Generator, Any], Inputs]
+    make_inputs: Callable[..., Inputs]
     cases: tuple[Any, ...]
     tolerance: float  # absolute; 0 for tokens, which must be equal
     why: str  # where the tolerance comes from
     cuda: Callable[..., Tensor] | None = None  # what `compiled` runs on CUDA tensors, where that is a Triton kernel
     cost: Callable[..., tuple[float, float]] | None = None  # of inputs: bytes moved at least, floating-point operations
+    bind: Callable[[Inputs], Callable[[], Any]] | None = None  # the call to time, if `compiled` also prepares something
+
+    @property
+    def family(self) -> str:
+        return self.name.split()[0]
+
+    def call(self, inputs: Inputs) -> Callable[[], Any]:
+        """What is timed: `compiled` without what a runtime does once."""
+        return partial(self.compiled, **inputs) if self.bind is None else self.bind(inputs)
 
 
 def registry() -> tuple[Op, ...]:
@@ -70,7 +88,7 @@ def _draws() -> tuple[Op, ...]:
             cases=((1, 1), (3, 63), (17, 1000), (5, 4097)),
             tolerance=0.0,
             why="both name a token; scores differ by an ulp of log only, and ties of that size do not occur here",
-            cuda=_triton("draft_stats", "gumbel_argmax"),
+            cuda=triton_side("draft_stats", "gumbel_argmax"),
             cost=costs.argmax_cost,
         ),
         Op(
@@ -81,7 +99,7 @@ def _draws() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=0.0,
             why="the token of gumbel_argmax",
-            cuda=lambda **inputs: _triton("draft_stats", "coupled_stats")(**inputs)[0],
+            cuda=lambda **inputs: triton_side("draft_stats", "coupled_stats")(**inputs)[0],
             cost=costs.coupled_stats_cost,
         ),
         Op(
@@ -92,7 +110,7 @@ def _draws() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=2e-4,
             why="scores below 64 round at 2**-18 on each side, g doubles that, and log(g + 0.1) magnifies it tenfold",
-            cuda=lambda **inputs: _triton("draft_stats", "coupled_stats")(**inputs)[1],
+            cuda=lambda **inputs: triton_side("draft_stats", "coupled_stats")(**inputs)[1],
             cost=costs.coupled_stats_cost,
         ),
         Op(
@@ -103,7 +121,7 @@ def _draws() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=3e-5,
             why="an entropy of up to 10 nats from fp32 exponentials of arguments rounded at 2**-19",
-            cuda=lambda logits, temperature, **_: _triton("draft_stats", "law_stats")(
+            cuda=lambda logits, temperature, **_: triton_side("draft_stats", "law_stats")(
                 logits=logits, temperature=temperature
             ),
             cost=costs.law_stats_cost,
@@ -112,26 +130,27 @@ def _draws() -> tuple[Op, ...]:
 
 
 def _blocks() -> tuple[Op, ...]:
+    block: dict[str, Any] = {
+        "make_inputs": block_inputs, "cases": BLOCK_CASES, "cost": costs.block_cost, "bind": block_call,
+    }  # fmt: skip
     return (
         Op(
             name="coupled_block tokens",
-            compiled=lambda **inputs: _block(coupled_block, inputs)[0],
-            reference=lambda **inputs: _block_reference(inputs)[0],
-            make_inputs=block_inputs,
-            cases=BLOCK_CASES,
+            compiled=lambda **inputs: block_call(inputs)()[0],
+            reference=lambda **inputs: block_reference(inputs)[0],
             tolerance=0.0,
             why="scores differ by some 2**-19, and leads of that size do not occur here",
-            cuda=lambda **inputs: _block(_block_triton, inputs)[0],
+            cuda=lambda **inputs: block_triton(inputs)[0],
+            **block,
         ),
         Op(
             name="coupled_block features",
-            compiled=lambda **inputs: _block(coupled_block, inputs)[1],
-            reference=lambda **inputs: _block_reference(inputs)[1],
-            make_inputs=block_inputs,
-            cases=BLOCK_CASES,
+            compiled=lambda **inputs: block_call(inputs)()[1],
+            reference=lambda **inputs: block_reference(inputs)[1],
             tolerance=4e-4,
             why="coupled_stats, of logits with an fp32 product each",
-            cuda=lambda **inputs: _block(_block_triton, inputs)[1],
+            cuda=lambda **inputs: block_triton(inputs)[1],
+            **block,
         ),
     )
 
@@ -140,24 +159,26 @@ def _layer_parts() -> tuple[Op, ...]:
     return (
         Op(
             name="paged_attention",
-            compiled=paged_attention,
+            compiled=lambda **inputs: attention_call(inputs)(),
             reference=paged_attention_reference,
             make_inputs=attention_inputs,
             cases=ATTENTION_CASES,
             tolerance=2e-5,
             why="fp32 sums of up to 208 products in another order, and an exp of relative error 2e-7",
-            cuda=_triton("attention", "paged_attention"),
+            cuda=triton_side("attention", "paged_attention"),
             cost=attention_cost,
+            bind=attention_call,
         ),
         Op(
             name="projection",
-            compiled=lambda x, weight: Projection(weight)(x),
+            compiled=lambda **inputs: projection_call(inputs)(),
             reference=lambda x, weight: F.linear(x.double(), weight.double()).float(),
             make_inputs=projection_inputs,
             cases=((1, 7, 5), (3, 576, 192), (129, 100, 63)),
             tolerance=2e-4,
             why="fp32 sum of K = 576 products of unit normals: sqrt(K) * K * 2**-24 at worst, about 8e-4 / 4",
             cost=costs.projection_cost,
+            bind=projection_call,
         ),
         Op(
             name="swiglu",
@@ -167,7 +188,7 @@ def _layer_parts() -> tuple[Op, ...]:
             cases=((1, 1), (5, 63), (3, 1536), (2, 1100)),
             tolerance=1e-5,
             why="a product below 16 of an exponential and a quotient, each good to 3 ulp of 2**-24",
-            cuda=_triton("swiglu", "swiglu"),
+            cuda=triton_side("swiglu", "swiglu"),
             cost=costs.swiglu_cost,
         ),
     )
@@ -183,7 +204,7 @@ def _rows() -> tuple[Op, ...]:
             reference=lambda **inputs: add_norm_reference(**inputs)[0],
             tolerance=0.0,
             why="one rounded sum",
-            cuda=lambda **inputs: _triton("norm", "add_norm")(**inputs)[0],
+            cuda=lambda **inputs: triton_side("norm", "add_norm")(**inputs)[0],
             **norm,
         ),
         Op(
@@ -192,7 +213,7 @@ def _rows() -> tuple[Op, ...]:
             reference=lambda **inputs: add_norm_reference(**inputs)[1],
             tolerance=1e-5,
             why="products below 16, an ulp each of a mean square summed in another order, its root and two products",
-            cuda=lambda **inputs: _triton("norm", "add_norm")(**inputs)[1],
+            cuda=lambda **inputs: triton_side("norm", "add_norm")(**inputs)[1],
             **norm,
         ),
         Op(
@@ -202,49 +223,17 @@ def _rows() -> tuple[Op, ...]:
             cases=tuple(case for case in ROTATE_CASES if case[1] > 0),
             tolerance=1e-5,
             why="as add_norm; without gains there is no difference",
-            cuda=_triton("rope", "rotate_and_store"),
+            cuda=triton_side("rope", "rotate_and_store"),
             **turn,
         ),
         Op(
             name="rotate_and_store pages",
-            compiled=lambda **inputs: _pages_after(rotate_and_store, inputs),
-            reference=lambda **inputs: _pages_after(rotate_and_store_reference, inputs),
+            compiled=lambda **inputs: pages_after(rotate_and_store, inputs),
+            reference=lambda **inputs: pages_after(rotate_and_store_reference, inputs),
             cases=ROTATE_CASES,
             tolerance=1e-5,
             why="as the queries; what nobody wrote stays as it was",
-            cuda=lambda **inputs: _pages_after(_triton("rope", "rotate_and_store"), inputs),
+            cuda=lambda **inputs: pages_after(triton_side("rope", "rotate_and_store"), inputs),
             **turn,
         ),
     )
-
-
-def _pages_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
-    """Keys over values in all pages but the last, which is nobody's, after a run on a copy of them."""
-    copies = {name: inputs[name].clone() for name in ("keys", "values")}
-    run(**inputs | copies)
-    return torch.stack([x[:-1] for x in copies.values()])
-
-
-def _triton(module: str, name: str) -> Callable[..., Any]:
-    """A kernel's CUDA side. Its call imports triton, which a machine without a GPU need not have."""
-    return lambda **inputs: getattr(import_module(f"dsbench.kernels.{module}_triton"), name)(**inputs)
-
-
-def _block(run: Callable[..., tuple[Tensor, Any]], inputs: Inputs) -> tuple[Tensor, Any]:
-    rest = {name: x for name, x in inputs.items() if "." not in name and name not in ("kind", "hidden")}
-    weights = {name: x for name, x in inputs.items() if "." in name}
-    head = Head.of(inputs["kind"], weights, weights["markov_w1.weight"])
-    return run(
-        head=head, part=head.hidden_part(inputs["hidden"]), counts=inputs["depth"].tolist(), stats=True, **rest
-    )  # fmt: skip
-
-
-def _block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    rest = {name: x for name, x in inputs.items() if "." not in name}
-    return coupled_block_reference(weights={name: x for name, x in inputs.items() if "." in name}, **rest)
-
-
-def _block_triton(counts: list[int], **inputs: Any) -> tuple[Tensor, Any]:
-    inputs["head"] = inputs["head"].merged()
-    made: tuple[Tensor, Any] = _triton("draft_head", "coupled_block")(most=max(counts), **inputs)
-    return made

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds, checks, trains and measures on a machine with a CUDA device and a torch of its own; needs nothing installed.
-#   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters time selftest
+#   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters time selftest kernels
 # GGUF: the model file, or a folder of its parts in order. WORK: scratch. RESULTS: what is to be kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -68,6 +68,11 @@ stage_time() { # DRAFTERS: folders, the first is paired; a few counts are needed
   cp "$WORK/time/drafters.csv" "$RESULTS/time.csv"
   grep -E 'timed|captured' "$RESULTS/time.log" || true
   grep -A99 '^milliseconds' "$RESULTS/time.txt"
+}
+stage_kernels() { # KERNEL_FLAGS: e.g. --quick, --op paged_attention; the file holds what was measured before a failure
+  dsbench bench-kernels --out "$RESULTS/kernels.json" ${KERNEL_FLAGS:-} >"$RESULTS/kernels.txt" 2>"$RESULTS/kernels.log" \
+    || { tail -40 "$RESULTS/kernels.txt" "$RESULTS/kernels.log"; return 1; }
+  head -c 10000 "$RESULTS/kernels.txt"
 }
 for stage in "$@"; do
   begin=$SECONDS

@@ -1,0 +1,141 @@
+"""Real sizes of the registered ops: the shapes of public models at rows, requests and contexts that a server sees.
+
+No torch. Shapes: M rows of a pass or R requests, as the op takes them; V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsbench.errors import UsageError
+from dsbench.ranges import parse_range
+from dsbench.runtime.targets.shape import ModelShape, catalogue_shapes
+
+SHAPES = ("smollm2-135m", "qwen3-1.7b", "qwen3-8b")
+ROWS = (1, 8, 32, 64, 128, 256)
+CPU_ROWS = (1, 8, 32)
+CONTEXTS = (1024, 4096)  # tokens a request, mean
+WINDOWS = (1, 8)  # rows a request: plain decoding, and a whole block of seven drafts
+SLOTS = 7  # drafts a block
+DRAFT_VOCAB = 16_384
+HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; of the others:
+HEAD = ("vanilla", 256)
+FAMILIES = (
+    "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection", "swiglu",
+    "add_norm", "rotate_and_store",
+)  # fmt: skip
+EVEN = {"odd": False}  # inputs without what a run has few of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """One case of a family of ops: what its `make_inputs` takes, and the words for it."""
+
+    family: str
+    label: str
+    shape: str  # of the model
+    rows: int
+    case: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def plan(
+    *, ops: str | None, shapes: str | None, rows: str | None, quick: bool, on_gpu: bool
+) -> tuple[tuple[Size, ...], ...]:
+    """Sizes to measure, those that take turns together. Raises UsageError for a name or a range that is none.
+
+    Quick: one shape, few rows, the shorter context, the smaller vocabulary. By default a CPU
+    has the small shape and few rows.
+    """
+    families = _names(ops, FAMILIES, "op") if ops is not None else FAMILIES
+    known = catalogue_shapes()
+    few = quick or not on_gpu
+    chosen = _names(shapes, tuple(known), "shape") if shapes is not None else SHAPES[: 1 if few else None]
+    usual = ROWS if on_gpu else CPU_ROWS
+    counts = parse_range(rows, what="rows") if rows is not None else usual[: 1 + on_gpu] if quick else usual
+    batches: list[tuple[Size, ...]] = []
+    seen: set[tuple[str, tuple[Any, ...]]] = set()
+    for name in chosen:
+        for count in counts:
+            fresh = [
+                size
+                for size in sizes(known[name], count, quick)
+                if size.family in families and (size.family, size.case) not in seen
+            ]
+            seen.update((size.family, size.case) for size in fresh)
+            if fresh:
+                batches.append(tuple(fresh))
+    return tuple(batches)
+
+
+def sizes(shape: ModelShape, rows: int, quick: bool = False) -> list[Size]:
+    """Every family at `rows` rows, or requests where it takes requests."""
+    few = 1 if quick else 2
+    vocabularies = sorted({min(DRAFT_VOCAB, shape.vocab), shape.vocab})
+    return [
+        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few])
+    ]  # fmt: skip
+
+
+def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Size]:
+    """Draws know the vocabulary alone; the step before them knows the head too."""
+    found = []
+    kind, rank = HEADS.get(shape.name, HEAD)
+    for vocab in vocabularies:
+        for family in ("gumbel_argmax", "coupled_stats", "law_stats"):
+            case: tuple[Any, ...] = (rows, vocab)
+            found.append(Size(family=family, label=f"V'={vocab}", shape=shape.name, rows=rows, case=case, options=EVEN))
+        case = (rows, SLOTS, shape.hidden, rank, vocab, kind, True)
+        label = f"V'={vocab} {kind} r={rank}"
+        found.append(Size(family="coupled_block", label=label, shape=shape.name, rows=rows, case=case, options=EVEN))
+    return found
+
+
+def _layer(shape: ModelShape, rows: int) -> list[Size]:
+    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    matrices = {  # inputs, outputs
+        "qkv": (d, q + 2 * kv), "output": (q, d), "gate_up": (d, 2 * shape.mlp), "down": (shape.mlp, d),
+        "lm_head": (d, shape.vocab),
+    }  # fmt: skip
+    turned = (rows, shape.heads, shape.kv_heads, shape.head_width, 16, shape.qk_norm, shape.qk_norm)
+    parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
+        ("swiglu", f"I={shape.mlp}", (rows, shape.mlp), {}),
+        ("add_norm", f"D={d}", (rows, d, True), {}),
+        ("rotate_and_store", f"{shape.heads}/{shape.kv_heads} heads of {shape.head_width}", turned, EVEN),
+    ]
+    parts += [("projection", f"{name} {k}>{n}", (rows, k, n), {}) for name, (k, n) in matrices.items()]
+    return [
+        Size(family=family, label=label, shape=shape.name, rows=rows, case=case, options=options)
+        for family, label, case, options in parts
+    ]
+
+
+def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Size]:
+    found = []
+    for context in contexts:
+        for window in WINDOWS:
+            group = shape.heads // shape.kv_heads
+            counts, tokens = (window,) * rows, spread(context, rows)
+            case = (counts, tokens, group, shape.kv_heads, shape.head_width, True, None)
+            label = f"S={context} x{window}"
+            found.append(Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case))
+    return found
+
+
+def spread(mean: int, requests: int) -> tuple[int, ...]:
+    """Contexts from three quarters to five quarters of the mean, in mixed order: equal ones hide imbalance."""
+    if requests == 1:
+        return (mean,)
+    steps = random.Random(requests).sample(range(requests), requests)
+    return tuple(mean * 3 // 4 + mean // 2 * step // (requests - 1) for step in steps)
+
+
+def _names(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown {what} {name!r}", hint=f"one or more of {', '.join(known)}")
+    return names
