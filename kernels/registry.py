@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dsbench.kernels import costs
 from dsbench.kernels.attention import attention_cost, paged_attention, paged_attention_reference
@@ -23,6 +22,7 @@ from dsbench.kernels.inputs import (
     ATTENTION_CASES,
     BLOCK_CASES,
     NORM_CASES,
+    PROJECTION_CASES,
     ROTATE_CASES,
     STATS_CASES,
     Inputs,
@@ -35,7 +35,7 @@ from dsbench.kernels.inputs import (
     stats_inputs,
     swiglu_inputs,
 )
-from dsbench.kernels.linear import Projection
+from dsbench.kernels.linear import Projection, projection_reference
 from dsbench.kernels.norm import add_norm, add_norm_reference
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
@@ -137,6 +137,8 @@ def _blocks() -> tuple[Op, ...]:
 
 
 def _layer_parts() -> tuple[Op, ...]:
+    product: dict[str, Any] = {"make_inputs": projection_inputs, "cases": PROJECTION_CASES, "tolerance": 2e-4}
+    product |= {"reference": projection_reference, "cost": costs.projection_cost}
     return (
         Op(
             name="paged_attention",
@@ -151,13 +153,16 @@ def _layer_parts() -> tuple[Op, ...]:
         ),
         Op(
             name="projection",
-            compiled=lambda x, weight: Projection(weight)(x),
-            reference=lambda x, weight: F.linear(x.double(), weight.double()).float(),
-            make_inputs=projection_inputs,
-            cases=((1, 7, 5), (3, 576, 192), (129, 100, 63)),
-            tolerance=2e-4,
+            compiled=lambda x, weight, bias: Projection(weight, bias)(x),
             why="fp32 sum of K = 576 products of unit normals: sqrt(K) * K * 2**-24 at worst, about 8e-4 / 4",
-            cost=costs.projection_cost,
+            **product,
+        ),
+        Op(
+            name="projection exact",
+            compiled=lambda x, weight, bias: Projection(weight, bias, exact=True)(x),
+            why="as the projection: the bound holds for a sum from the front",
+            cuda=_triton("linear", "linear"),
+            **product,
         ),
         Op(
             name="swiglu",
