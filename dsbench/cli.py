@@ -34,6 +34,7 @@ MtpFolder = Annotated[str | None, typer.Option("--mtp-drafter", help="Chain chec
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or bfloat16.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+Numerics = Annotated[str | None, typer.Option(help="fast; exact: logits bit for bit the same at any batch size.")]
 ExecutorName = Annotated[str | None, typer.Option("--executor", help="graphs (a GPU's default) or eager.")]
 Accept = Annotated[str | None, typer.Option(help="Acceptance rule: coupled, residual or block.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
@@ -89,7 +90,8 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 @app.command("profile-cost")
 def profile_cost_command(
     target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
-    threads: Threads = None, executor: ExecutorName = None, temperature: Temperature = None, seed: Seed = None,
+    numerics: Numerics = None, threads: Threads = None, executor: ExecutorName = None,
+    temperature: Temperature = None, seed: Seed = None,
     batch: Annotated[str | None, typer.Option(help="Batch sizes, e.g. 1:16:x2.")] = None,
     context: Annotated[str, typer.Option(help="Mean context tokens a request.")] = "64,256",
     passes: Annotated[int, typer.Option(help="Passes over all shapes, each in random order.")] = 3,
@@ -109,8 +111,8 @@ def sweep_command(
     batch: Annotated[str | None, typer.Option(help="Batch sizes, e.g. 1:256:x2.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workloads, e.g. math,chat or mix:math=1,chat=1.")] = None,
     target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
-    dtype: Dtype = None, threads: Threads = None, executor: ExecutorName = None, accept: Accept = None,
-    temperature: Temperature = None,
+    dtype: Dtype = None, numerics: Numerics = None, threads: Threads = None, executor: ExecutorName = None,
+    accept: Accept = None, temperature: Temperature = None,
     top_k: TopK = None, top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None,
     calibration: CalibrationFile = None, max_tokens: MaxTokens = None, draft: DraftDepth = None,
     requests: Annotated[int | None, typer.Option(help="Measured requests a cell (at least the batch size).")] = None,
@@ -155,8 +157,8 @@ def generate_command(
     prompts: Annotated[str, typer.Option(help="JSONL file or workload.")] = "chat",
     mode: Annotated[str, typer.Option(help="One arm, e.g. none, static:3, mtp:3, compact.")] = "compact",
     target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
-    dtype: Dtype = None, threads: Threads = None, executor: ExecutorName = None, accept: Accept = None,
-    temperature: Temperature = None,
+    dtype: Dtype = None, numerics: Numerics = None, threads: Threads = None, executor: ExecutorName = None,
+    accept: Accept = None, temperature: Temperature = None,
     top_k: TopK = None, top_p: TopP = None, seed: Seed = None, lag: Lag = None, cost: Cost = None,
     calibration: CalibrationFile = None, max_tokens: MaxTokens = None, draft: DraftDepth = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
@@ -251,7 +253,8 @@ def train_command(
 @app.command("selftest")
 def selftest_command(
     target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
-    dtype: Dtype = None, threads: Threads = None, executor: ExecutorName = None, seed: Seed = None, cost: Cost = None,
+    dtype: Dtype = None, numerics: Numerics = None, threads: Threads = None, executor: ExecutorName = None,
+    seed: Seed = None, cost: Cost = None,
     accept: Accept = None,
     workload: Annotated[str | None, typer.Option()] = None,
     mode: Annotated[str, typer.Option(help="Arms to compare with plain decoding.")] = SELFTEST_MODES,
@@ -260,7 +263,10 @@ def selftest_command(
     max_tokens: Annotated[int, typer.Option(help="Output tokens a request.")] = 32,
     temperatures: Annotated[str, typer.Option()] = "0,1",
 ) -> None:  # fmt: skip
-    """Check that every arm at every batch size writes one text (fp32; other rules than coupled: at T = 0)."""
+    """Check that every arm at every batch size writes one text; under rules other than coupled at T = 0 only.
+
+    In fp32 a text may part at a rounding tie. With --numerics exact it may not, in the dtype that is served.
+    """
     from dsbench import commands
 
     config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "mode", "max_tokens")})

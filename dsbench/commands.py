@@ -190,9 +190,9 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     for arm in arms:
         refuse_anticipation(arm, engine.rule, engine.lag)
     drafters = {arm.drafter for arm in arms}
+    dtype = config.dtype or ("" if config.numerics == "exact" else "float32")  # "": the one that is served
     deployment = deploy(
-        replace(config, dtype=config.dtype or "float32"), need_drafter="dspark" in drafters,
-        need_chain="mtp" in drafters,
+        replace(config, dtype=dtype), need_drafter="dspark" in drafters, need_chain="mtp" in drafters
     )  # fmt: skip
     for arm in arms:
         deployment.drafter_of(arm)
@@ -200,7 +200,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
 
     def tell(outcome: Outcome) -> None:
         name = f"T={outcome.temperature:g}  batch {outcome.batch:<3} {outcome.mode:<12}"
-        print(f"{name} {outcome.same} of {outcome.requests} the same")
+        print(f"{name} {outcome.same} of {outcome.requests} the same, {outcome.tokens} tokens compared")
         for d in outcome.differences:
             word = "a rounding tie" if d.tie else "NOT EXPLAINED"
             print(f"    {d.prompt} parts at token {d.index}: the two scores differ by {d.gap:.2g}, {word}")
@@ -212,8 +212,9 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     )  # fmt: skip
     every = [d for outcome in outcomes for d in outcome.differences]
     bad = [d for d in every if not d.tie]
-    same = sum(outcome.same for outcome in outcomes)
-    print(f"{same} texts the same, {len(every) - len(bad)} rounding ties, {len(bad)} unexplained")
+    same, tokens = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("same", "tokens"))
+    told = f"{same} texts the same, {len(every) - len(bad)} rounding ties, {len(bad)} unexplained"
+    print(f"{told}; {tokens} tokens compared in {deployment.contract['dtype']}, {config.numerics} numerics")
     if bad:
         raise DsbenchError(
             f"{len(bad)} texts differ between arms", hint="this is a bug: a schedule must not change a text"

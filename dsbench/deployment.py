@@ -90,7 +90,9 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         target_folder(config.target, home)  # a wrong name is told before anything slow or anything about drafters
     folder = drafter_folder(config) if need_drafter and (config.drafter or not shape_only) else None
     chain_folder = mtp_folder(config) if need_chain else None
-    target = load_target(config.target, home=home, device=device, dtype=dtype, seed=config.seed)
+    target = load_target(
+        config.target, home=home, device=device, dtype=dtype, seed=config.seed, exact=config.numerics == "exact"
+    )  # drafters stay fast: where arms write one text at all, drafts decide when it is written, not what
     drafter: Drafter = NoDrafter(device)
     calibrations = None
     if folder is None and need_drafter:
@@ -108,6 +110,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         "drafter": drafter.digest,
         "block": str(drafter.block),
         "dtype": str(dtype).removeprefix("torch."),
+        "numerics": config.numerics,
         "device": device_name(device),
         "threads": str(torch.get_num_threads()) if device.type == "cpu" else "-",
         "executor": "graphs" if graphs else "eager",

@@ -123,8 +123,9 @@ def conditions(target: Deployment, plan: DraftersPlan) -> dict[str, str]:
     """What drafters must share to be compared."""
     return {
         "target": target.contract["target"], "target_name": target.target.name, "dtype": target.contract["dtype"],
-        "device": target.contract["device"], "arm": ARM, "batch": str(plan.batch), "prompts": str(plan.prompts),
-        "max_tokens": str(plan.max_tokens), "seed": str(plan.seed),
+        "numerics": target.contract["numerics"], "device": target.contract["device"], "arm": ARM,
+        "batch": str(plan.batch), "prompts": str(plan.prompts), "max_tokens": str(plan.max_tokens),
+        "seed": str(plan.seed),
     }  # fmt: skip
 
 

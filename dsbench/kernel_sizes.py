@@ -24,8 +24,8 @@ DRAFT_VOCAB = 16_384
 HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; of the others:
 HEAD = ("vanilla", 256)
 FAMILIES = (
-    "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection", "swiglu",
-    "add_norm", "rotate_and_store",
+    "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
+    "exact_projection", "swiglu", "add_norm", "rotate_and_store",
 )  # fmt: skip
 EVEN = {"odd": False}  # inputs without what a run has few of
 
@@ -106,7 +106,8 @@ def _layer(shape: ModelShape, rows: int) -> list[Size]:
         ("add_norm", f"D={d}", (rows, d, True), {}),
         ("rotate_and_store", f"{shape.heads}/{shape.kv_heads} heads of {shape.head_width}", turned, EVEN),
     ]
-    parts += [("projection", f"{name} {k}>{n}", (rows, k, n), {}) for name, (k, n) in matrices.items()]
+    for family in ("projection", "exact_projection"):
+        parts += [(family, f"{name} {k}>{n}", (rows, k, n, False), {}) for name, (k, n) in matrices.items()]
     return [
         Size(family=family, label=label, shape=shape.name, rows=rows, case=case, options=options)
         for family, label, case, options in parts

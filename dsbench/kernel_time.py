@@ -27,6 +27,7 @@ SLOW = {"cuda": 0.1, "cpu": 0.5}  # seconds of a reference that is not timed
 SETS_SHARE, REFERENCE_SHARE = 0.05, 0.1  # of free memory: input sets of a size; what a captured reference holds
 UNTIMED = {
     "projection": "the reference multiplies in fp64",
+    "exact_projection": "the reference multiplies in fp64",
     "coupled_block": "the reference draws token by token in fp64",
 }
 WAITING = ("paged_attention",)  # references that no graph can hold

@@ -91,6 +91,7 @@ def conditions(run: Mapping[str, Any]) -> str:
         f"{labels['target']} ({note})" if labels.get("target") and note else labels.get("target"),
         f"G={contract['block']}" if contract.get("block") else "",
         contract.get("dtype"),
+        "exact numerics" if contract.get("numerics") == "exact" else "",
         "confidences not calibrated" if labels.get("calibrated") is False else "",
     ]
     return "; ".join(str(part) for part in parts if part)

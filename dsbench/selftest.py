@@ -2,7 +2,7 @@
 
 Coupled rule, or any rule at temperature 0. Where two texts part, the target is asked again for the law at that
 position: the difference is a tie only if the two tokens' perturbed scores (logits / T + noise) lie within the rounding
-of the dtype.
+of the dtype. Exact numerics leave no room for ties.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Outcome:
     temperature: float
     same: int
     requests: int
+    tokens: int  # compared and equal: each text up to where it parts; none of the texts compared with
     differences: tuple[Difference, ...]
 
 
@@ -94,14 +95,16 @@ def _compare(
     mine: Sequence[Request],
     wanted: Sequence[Request],
 ) -> Outcome:
-    differences = []
+    differences, tokens, model = [], 0, deployment.target.model
     for request, other in zip(mine, wanted, strict=True):
         if request.output == other.output:
+            tokens += 0 if request is other else len(request.output)
             continue
         pairs = list(zip(request.output, other.output, strict=False))
         index = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        tokens += index
         gap = float("inf") if index == len(pairs) else perturbed_gap(deployment, other, index, pairs[index])
-        tie = gap <= ROUNDING[deployment.target.model.dtype] / (temperature or 1.0)
+        tie = not model.exact and gap <= ROUNDING[model.dtype] / (temperature or 1.0)
         differences.append(
             Difference(
                 mode=mode, batch=batch, temperature=temperature, prompt=request.name, index=index, gap=gap, tie=tie
@@ -109,7 +112,7 @@ def _compare(
         )
     return Outcome(
         mode=mode, batch=batch, temperature=temperature, same=len(mine) - len(differences), requests=len(mine),
-        differences=tuple(differences),
+        tokens=tokens, differences=tuple(differences),
     )  # fmt: skip
 
 

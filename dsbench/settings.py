@@ -24,6 +24,7 @@ class RunConfig:
     mtp_drafter: str = ""  # a chain checkpoint, for mtp:K; "" = the one that ships for the target
     device: str = ""  # cpu or cuda; "" = cuda where there is one
     dtype: str = ""  # float32 or bfloat16; "" = bfloat16 where the device has it
+    numerics: str = "fast"  # exact: the target's logits of a row have the same bits whatever runs beside it
     threads: int = 0  # CPU threads; 0 = as torch finds them
     executor: str = ""  # graphs or eager; "" = graphs on a GPU, a CPU has none
     mode: str = "none,static,compact,cap-accept"
@@ -45,6 +46,8 @@ class RunConfig:
     out: str = "runs/latest"
 
     def __post_init__(self) -> None:
+        if self.numerics not in ("exact", "fast"):
+            raise UsageError(f"unknown numerics {self.numerics!r}", hint="exact or fast")
         if self.executor not in ("", "graphs", "eager"):
             raise UsageError(f"unknown executor {self.executor!r}", hint="graphs or eager")
         if self.text not in ("pinned", "free"):

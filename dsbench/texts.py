@@ -63,9 +63,9 @@ def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: in
 
 
 def text_key(workload: Workload, config: RunConfig, deployment: Deployment) -> str:
-    """Hash of what the canonical text depends on: target, dtype, prompts, seed, sampling."""
+    """Hash of what the canonical text depends on: target, dtype, numerics, prompts, seed, sampling."""
     facts = [
-        deployment.contract["target"], deployment.contract["dtype"], deployment.contract["device"], workload.digest,
+        *(deployment.contract[name] for name in ("target", "dtype", "numerics", "device")), workload.digest,
         workload.name, config.seed, config.temperature, config.top_k, config.top_p, config.max_tokens,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

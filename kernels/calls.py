@@ -22,8 +22,8 @@ def attention_call(inputs: Inputs) -> Callable[[], Tensor]:
     return partial(paged_attention, **inputs, most_rows=int(inputs["cu_rows"].diff().max()))
 
 
-def projection_call(inputs: Inputs) -> Callable[[], Tensor]:
-    return partial(Projection(inputs["weight"]), inputs["x"])
+def projection_call(inputs: Inputs, *, exact: bool = False) -> Callable[[], Tensor]:
+    return partial(Projection(inputs["weight"], inputs["bias"], exact=exact), inputs["x"])
 
 
 def block_call(inputs: Inputs) -> Callable[[], Block]:

@@ -38,9 +38,12 @@ def block_cost(base: Tensor, anchor: Tensor, ids: Tensor, **rest: Any) -> Cost:
     return moved, turns * (products + (NOISE + STATS) * w2.shape[0])
 
 
-def projection_cost(x: Tensor, weight: Tensor) -> Cost:
+def projection_cost(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Cost:
+    """A bias is a sum more."""
     rows, (outputs, inner) = x.numel() // x.shape[-1], weight.shape
-    return _bytes(x, weight) + rows * outputs * x.element_size(), 2 * rows * outputs * inner
+    added = 0 if bias is None else 1
+    moved = _bytes(x, weight) + added * outputs * x.element_size() + rows * outputs * x.element_size()
+    return moved, rows * outputs * (2 * inner + added)
 
 
 def add_norm_cost(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> Cost:

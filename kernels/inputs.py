@@ -29,6 +29,14 @@ BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one de
     (2, 2, 7, 70, 128, "deep", True),
 )
 STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
+PROJECTION_CASES = (  # rows, inner, outputs, whether there is a bias
+    (1, 1, 1, False),
+    (1, 7, 5, True),
+    (3, 576, 192, False),
+    (65, 33, 63, True),
+    (129, 100, 130, False),
+    (2, 48, 64, True),
+)
 NORM_CASES = (  # rows, width, whether there is something to add
     (1, 1, True),
     (5, 63, True),
@@ -174,9 +182,13 @@ def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: in
 
 
 @_there
-def projection_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
-    m, k, n = case
-    return {"x": torch.randn(m, k, generator=generator), "weight": torch.randn(n, k, generator=generator)}
+def projection_inputs(generator: torch.Generator, case: tuple[int, int, int, bool]) -> Inputs:
+    m, k, n, biased = case
+    return {
+        "x": torch.randn(m, k, generator=generator),
+        "weight": torch.randn(n, k, generator=generator),
+        "bias": torch.randn(n, generator=generator) if biased else None,
+    }
 
 
 @_there

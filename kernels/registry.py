@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from dsbench.kernels import costs
 from dsbench.kernels.attention import attention_cost, paged_attention_reference
@@ -30,6 +29,7 @@ from dsbench.kernels.inputs import (
     ATTENTION_CASES,
     BLOCK_CASES,
     NORM_CASES,
+    PROJECTION_CASES,
     ROTATE_CASES,
     STATS_CASES,
     Inputs,
@@ -42,6 +42,7 @@ from dsbench.kernels.inputs import (
     stats_inputs,
     swiglu_inputs,
 )
+from dsbench.kernels.linear import projection_reference
 from dsbench.kernels.norm import add_norm, add_norm_reference
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
@@ -156,6 +157,8 @@ def _blocks() -> tuple[Op, ...]:
 
 
 def _layer_parts() -> tuple[Op, ...]:
+    product: dict[str, Any] = {"make_inputs": projection_inputs, "cases": PROJECTION_CASES, "tolerance": 2e-4}
+    product |= {"reference": projection_reference, "cost": costs.projection_cost}
     return (
         Op(
             name="paged_attention",
@@ -172,13 +175,17 @@ def _layer_parts() -> tuple[Op, ...]:
         Op(
             name="projection",
             compiled=lambda **inputs: projection_call(inputs)(),
-            reference=lambda x, weight: F.linear(x.double(), weight.double()).float(),
-            make_inputs=projection_inputs,
-            cases=((1, 7, 5), (3, 576, 192), (129, 100, 63)),
-            tolerance=2e-4,
             why="fp32 sum of K = 576 products of unit normals: sqrt(K) * K * 2**-24 at worst, about 8e-4 / 4",
-            cost=costs.projection_cost,
             bind=projection_call,
+            **product,
+        ),
+        Op(
+            name="exact_projection",
+            compiled=lambda **inputs: projection_call(inputs, exact=True)(),
+            why="as the projection: the bound holds for a sum from the front",
+            cuda=triton_side("linear", "linear"),
+            bind=partial(projection_call, exact=True),
+            **product,
         ),
         Op(
             name="swiglu",

@@ -57,6 +57,8 @@ stage_drafters() {
 stage_selftest() {
   dsbench selftest --prompts 32 --max-tokens 48 --batch 1,3,8 --drafter "${DRAFTER:-profiles/smollm2-135m/dspark}" \
     | tee "$RESULTS/selftest.txt"
+  dsbench selftest --numerics exact --prompts 32 --max-tokens 128 --batch 1,3,8,64 \
+    --drafter "${DRAFTER:-profiles/smollm2-135m/dspark}" | tee "$RESULTS/selftest-exact.txt"
 }
 stage_time() { # DRAFTERS: folders, the first is paired; a few counts are needed to have a table at all
   local folders=(${DRAFTERS:-profiles/smollm2-135m/dspark})

@@ -103,9 +103,9 @@ def test_a_limit_is_the_larger_of_two_times():
         copy=Interval(4e12, None, None, 1), matrix=Interval(8e14, None, None, 1), copy_samples=[], matrix_samples=[]
     )
     op = OPS["projection"]
-    few = in_dtype(op.make_inputs(torch.Generator().manual_seed(0), (1, 512, 1024)), torch.bfloat16)
+    few = in_dtype(op.make_inputs(torch.Generator().manual_seed(0), (1, 512, 1024, False)), torch.bfloat16)
     assert ceilings.limit(*op.cost(**few)) == pytest.approx(2 * (512 + 512 * 1024 + 1024) / 4e12)
-    many = in_dtype(op.make_inputs(torch.Generator().manual_seed(0), (2048, 512, 1024)), torch.bfloat16)
+    many = in_dtype(op.make_inputs(torch.Generator().manual_seed(0), (2048, 512, 1024, False)), torch.bfloat16)
     moved, flops = op.cost(**many)
     assert (moved, flops) == (2 * (2048 * 512 + 512 * 1024 + 2048 * 1024), 2 * 2048 * 512 * 1024)
     assert ceilings.limit(moved, 100 * flops) == pytest.approx(100 * flops / 8e14)
@@ -151,7 +151,7 @@ def test_the_plan_of_a_gpu_holds_every_shape_row_count_and_context():
     assert len({(size.family, size.case) for size in every}) == len(every)
     shape = catalogue_shapes()["qwen3-8b"]
     last = {size.label: size.case for size in batches[-1] if size.family in ("projection", "paged_attention")}
-    assert last["gate_up 4096>24576"] == (256, shape.hidden, 2 * shape.mlp)
+    assert last["gate_up 4096>24576"] == (256, shape.hidden, 2 * shape.mlp, False)
     counts, contexts, *rest = last["S=4096 x8"]
     assert counts == (8,) * 256 and rest == [4, 8, 128, True, None]
     assert (min(contexts), max(contexts)) == (3072, 5120) and sum(contexts) / 256 == pytest.approx(4096, rel=1e-3)

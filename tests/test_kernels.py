@@ -32,7 +32,8 @@ def test_op_equals_its_reference(op, case):
 def test_costs_of_ops():
     """Numbers written out for one case each; an op without one has no place in a roofline."""
     wanted = {  # bytes, operations
-        "projection": ((3, 576, 192), 4 * (3 * 576 + 192 * 576 + 3 * 192), 2 * 3 * 576 * 192),
+        "projection": ((3, 576, 192, False), 4 * (3 * 576 + 192 * 576 + 3 * 192), 2 * 3 * 576 * 192),
+        "exact_projection": ((2, 48, 64, True), 4 * (2 * 48 + 64 * 48 + 64 + 2 * 64), 2 * 64 * (2 * 48 + 1)),
         "swiglu": ((5, 63), 4 * 5 * 63 * 3, 5 * 5 * 63),
         "add_norm": ((5, 63, True), 4 * (4 * 5 * 63 + 63), 5 * 5 * 63),
         "rotate_and_store": (

@@ -7,7 +7,7 @@ import torch
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
-from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, pack_triton
+from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, linear_triton, pack_triton
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
@@ -305,3 +305,30 @@ def test_packed_rows_are_those_of_plain_torch(requests, block, rows):
         )  # fmt: skip
         for one, two in zip(pack_triton.pack(*inputs, rows, 8), pack_reference(*inputs, rows, 8), strict=True):
             assert one.dtype == two.dtype and torch.equal(one, two)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("size", [(70, 40), (33, 130)], ids=str)
+def test_bits_of_an_exact_projection_depend_on_the_row_alone(size, dtype, monkeypatch):
+    """However many rows, wherever it stands, NaNs beside it, in small programs and in large ones."""
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_in_order)
+    (inner, outputs), generator = size, torch.Generator().manual_seed(3)
+    x, weight = torch.randn(150, inner, generator=generator).to(dtype), torch.randn(outputs, inner, generator=generator)
+    weight, bias = weight.to(dtype), torch.randn(outputs, generator=generator).to(dtype)
+    whole = linear_triton.linear(x, weight, bias)
+    for fills in (1, 1000):
+        monkeypatch.setattr(linear_triton, "FILLS", fills)
+        for m in (1, 17, 64, 65):
+            assert torch.equal(linear_triton.linear(x[:m], weight, bias), whole[:m]), (fills, m)
+            assert torch.equal(linear_triton.linear(x[-m:], weight, bias), whole[-m:]), (fills, m)
+        torn = x.clone()
+        torn[::2] = float("nan")
+        assert torch.equal(linear_triton.linear(torn, weight, bias)[1::2], whole[1::2])
+    plain = (x.float() @ weight.float().T + bias.float()).to(dtype)
+    torch.testing.assert_close(whole, plain, atol=1e-4 if dtype == torch.float32 else 1e-2, rtol=2e-3)
+
+
+def test_an_exact_projection_of_no_rows_and_of_rows_in_two_dimensions():
+    x, weight = torch.randn(2, 3, 20), torch.randn(7, 20)
+    assert linear_triton.linear(x[:, :0], weight).shape == (2, 0, 7)
+    torch.testing.assert_close(linear_triton.linear(x, weight), x @ weight.T, atol=1e-5, rtol=1e-5)

@@ -42,16 +42,19 @@ class Layer:
 
 
 class DenseTarget:
-    """Weights and shape of the model whose distribution is kept. Stateless: keys and values live in a StatePool."""
+    """Weights and shape of the model whose distribution is kept. Stateless: keys and values live in a StatePool.
 
-    def __init__(self, shape: ModelShape, weights: dict[str, Tensor], *, digest: str) -> None:
-        self.shape = shape
+    `exact`: a row's logits, taps, keys and values have the same bits whatever rows are run beside it.
+    """
+
+    def __init__(self, shape: ModelShape, weights: dict[str, Tensor], *, digest: str, exact: bool = False) -> None:
+        self.shape, self.exact = shape, exact
         self.digest = digest
         self.embedding = _take(weights, "model.embed_tokens.weight", (shape.vocab, shape.hidden))
         self.head = self.embedding if shape.tied else _take(weights, "lm_head.weight", (shape.vocab, shape.hidden))
-        self.unembed = Projection(self.head)
+        self.unembed = Projection(self.head, exact=exact)
         self.norm = _take(weights, "model.norm.weight", (shape.hidden,))
-        self.layers = [layer_weights(shape, weights, f"model.layers.{i}.") for i in range(shape.layers)]
+        self.layers = [layer_weights(shape, weights, f"model.layers.{i}.", exact=exact) for i in range(shape.layers)]
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
         self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
@@ -95,24 +98,23 @@ def attend(
     return layer.output(mixed.flatten(1))
 
 
-def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str) -> Layer:
+def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str, *, exact: bool = False) -> Layer:
     """One layer from Hugging Face names under `prefix`. Raises UsageError naming a tensor that lacks or misfits."""
     d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
 
     def take(name: str, *size: int) -> Tensor:
         return _take(weights, prefix + name + ".weight", size)
 
+    def project(*parts: Tensor) -> Projection:
+        return Projection(parts[0] if len(parts) == 1 else torch.cat(parts), exact=exact)
+
     return Layer(
         input_norm=take("input_layernorm", d),
-        qkv=Projection(
-            torch.cat(
-                [take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)]
-            )
-        ),
-        output=Projection(take("self_attn.o_proj", d, q)),
+        qkv=project(take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)),
+        output=project(take("self_attn.o_proj", d, q)),
         mlp_norm=take("post_attention_layernorm", d),
-        gate_up=Projection(torch.cat([take("mlp.gate_proj", shape.mlp, d), take("mlp.up_proj", shape.mlp, d)])),
-        down=Projection(take("mlp.down_proj", d, shape.mlp)),
+        gate_up=project(take("mlp.gate_proj", shape.mlp, d), take("mlp.up_proj", shape.mlp, d)),
+        down=project(take("mlp.down_proj", d, shape.mlp)),
         q_norm=take("self_attn.q_norm", shape.head_width) if shape.qk_norm else None,
         k_norm=take("self_attn.k_norm", shape.head_width) if shape.qk_norm else None,
     )

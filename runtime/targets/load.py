@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.kernels.linear import rows_hold
 from dsbench.runtime.targets.catalogue import catalogue, model_folder
 from dsbench.runtime.targets.convert import convert_gguf
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
@@ -30,14 +31,20 @@ class LoadedTarget:
     random: bool
 
 
-def load_target(spec: str, *, home: Path, device: torch.device, dtype: torch.dtype, seed: int = 0) -> LoadedTarget:
-    """Raises UsageError if `spec` names nothing, EnvironmentRefused if what it names cannot run here."""
+def load_target(
+    spec: str, *, home: Path, device: torch.device, dtype: torch.dtype, seed: int = 0, exact: bool = False
+) -> LoadedTarget:
+    """`exact`: as DenseTarget's.
+
+    Raises UsageError if `spec` names nothing, EnvironmentRefused if what it names cannot run here, or not exactly.
+    """
     if spec.startswith(SHAPE_PREFIX):
-        return _random_target(spec, device, dtype, seed)
+        return _random_target(spec, device, dtype, seed, exact)
     folder = target_folder(spec, home)
     config = read_config(folder)
     shape = shape_from_config(config, spec)
-    model = DenseTarget(shape, read_weights(folder, device, dtype), digest=folder_digest(folder))
+    model = DenseTarget(shape, read_weights(folder, device, dtype), digest=folder_digest(folder), exact=exact)
+    _refuse_inexact(model)
     eos = config.get("eos_token_id")
     stops = frozenset(eos if isinstance(eos, list) else [] if eos is None else [int(eos)])
     return LoadedTarget(name=spec, model=model, tokenizer=ChatTokenizer(folder), eos=stops, random=False)
@@ -65,7 +72,19 @@ def target_folder(spec: str, home: Path) -> Path:
     )
 
 
-def _random_target(spec: str, device: torch.device, dtype: torch.dtype, seed: int) -> LoadedTarget:
+def _refuse_inexact(model: DenseTarget) -> None:
+    """On a CPU the library's products decide; layers are alike in shape, so one stands for all."""
+    layer = model.layers[0]
+    tried = (layer.qkv, layer.output, layer.gate_up, layer.down, model.unembed)
+    if model.exact and model.device.type == "cpu" and not all(map(rows_hold, tried)):
+        name = str(model.dtype).removeprefix("torch.")
+        raise EnvironmentRefused(
+            f"exact numerics are not to be had on this CPU: its {name} products change with the number of rows",
+            hint="a CUDA device has them; try --dtype float32, or leave --numerics out",
+        )
+
+
+def _random_target(spec: str, device: torch.device, dtype: torch.dtype, seed: int, exact: bool) -> LoadedTarget:
     shapes = catalogue_shapes()
     name = spec.removeprefix(SHAPE_PREFIX)
     if name not in shapes:
@@ -77,7 +96,9 @@ def _random_target(spec: str, device: torch.device, dtype: torch.dtype, seed: in
         raise EnvironmentRefused(
             f"{spec} needs {need / 2**30:.1f} GiB for its weights, {have / 2**30:.1f} GiB are free on {device}"
         )
-    model = DenseTarget(shape, random_weights(shape, device, dtype, seed), digest=f"random-{name}-{seed}")
+    weights = random_weights(shape, device, dtype, seed)
+    model = DenseTarget(shape, weights, digest=f"random-{name}-{seed}", exact=exact)
+    _refuse_inexact(model)
     return LoadedTarget(name=spec, model=model, tokenizer=None, eos=frozenset(), random=True)
 
 
