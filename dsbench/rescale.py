@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import expit
 
 from dsbench.curves import published_curve
 from dsbench.profiles.curve import FloatArray
@@ -17,7 +18,7 @@ from dsbench.runtime.trace import Array, DraftTrace
 from dsbench.trace import Trace
 
 SEED = 0  # of the matches
-FAR = 1e3  # beyond any logit
+FAR = 30.0  # a logit whose probability is 0 or 1
 TURNS, CLOSE = 50, 1e-6
 
 
@@ -34,8 +35,8 @@ def rescaled(trace: Trace, name: str) -> Trace:
         last, offsets = offsets, fit_offsets(logits, left, visited, curve)
         if np.abs(offsets - last).max() < CLOSE:
             break
-        visited = visits(sigmoid(logits + offsets), left)
-    chance = sigmoid(logits + offsets)
+        visited = visits(expit(logits + offsets), left)
+    chance = expit(logits + offsets)
     logits, free = logits + offsets, free + fit_offsets(free, left, visited, curve, given=chance)
     match = drawn(chance, left)
     ends = np.cumsum([len(d.match) for d in drafts])[:-1]
@@ -48,10 +49,6 @@ def _drafts(match: Array, logits: Array, free: Array) -> DraftTrace:
     return DraftTrace(match=match.astype(np.int8), logits=logits.astype(np.float32), free=free.astype(np.float32))
 
 
-def sigmoid(logits: FloatArray) -> FloatArray:
-    return np.asarray(np.exp(-np.logaddexp(0.0, -logits)))
-
-
 def fit_offsets(
     logits: FloatArray, left: Array, visited: FloatArray, curve: FloatArray, given: FloatArray | None = None
 ) -> FloatArray:
@@ -62,10 +59,19 @@ def fit_offsets(
     offsets, reached = np.zeros(len(curve)), visited.astype(np.float64)
     for depth, wanted in enumerate(curve):
         z, weight = logits[:, depth], np.where(left > depth, reached, 0.0)
-        if weight.sum() > 0:
-            offsets[depth] = brentq(lambda o, z=z, w=weight, c=wanted: w @ (sigmoid(z + o) - c), -FAR, FAR)
-        reached = reached * (sigmoid(z + offsets[depth]) if given is None else given[:, depth])
+        if weight.any():
+            offsets[depth] = _offset(z[weight > 0], weight[weight > 0], float(wanted))
+        reached = reached * (expit(z + offsets[depth]) if given is None else given[:, depth])
     return offsets
+
+
+def _offset(z: FloatArray, weight: FloatArray, wanted: float) -> float:
+    """The offset at which the weighted mean of sigmoid(z + offset) is `wanted`."""
+
+    def excess(offset: float) -> float:
+        return float((weight * (expit(z + offset) - wanted)).sum())
+
+    return float(brentq(excess, -FAR - z.max(), FAR - z.min(), xtol=1e-8))
 
 
 def visits(chance: FloatArray, left: Array) -> FloatArray:
@@ -73,14 +79,17 @@ def visits(chance: FloatArray, left: Array) -> FloatArray:
 
     chance [N, G] conditional acceptance; left [N] counts down to 1 along each text.
     """
+    anchors, block = chance.shape
     survival = np.cumprod(np.pad(chance, ((0, 0), (1, 0)), constant_values=1.0), axis=1)
     lands = survival - np.pad(survival[:, 1:], ((0, 0), (0, 1)))  # [N, G + 1] accepted 0 .. G
-    out = np.zeros(len(left))
-    for at, remaining in enumerate(left.tolist()):
-        if at == 0 or left[at - 1] == 1:
-            out[at] = 1.0
-        width = min(lands.shape[1], remaining - 1)
-        out[at + 1 : at + 1 + width] += out[at] * lands[at, :width]
+    starts = np.flatnonzero(np.concatenate([[True], left[:-1] == 1])[:anchors])
+    accepted = np.arange(block + 1)
+    out = np.zeros(anchors)
+    out[starts] = 1.0
+    for at in range(1, int(left.max(initial=0))):  # of every text that is so long, from those before
+        here = starts[left[starts] > at] + at
+        before = here[:, None] - 1 - accepted[:at]
+        out[here] = (out[before] * lands[before, accepted[:at]]).sum(axis=1)
     return out
 
 
