@@ -29,13 +29,13 @@ def script_of(requests: Sequence[Request], recorded: Tensor | None, block: int, 
     if not requests or requests[0].trace is None:
         return None
     assert recorded is not None, "a trace is replayed on its own text"
-    rows = [(r.trace, len(r.output) - 1) for r in requests if r.trace is not None]
+    rows = [r.trace.packed[len(r.output) - 1] for r in requests if r.trace is not None]
     assert len(rows) == len(requests), "a run replays all of its requests or none"
-    match = torch.tensor([int(trace.match[at]) for trace, at in rows], device=recorded.device)
+    packed = torch.from_numpy(np.concatenate(rows).reshape(len(rows), -1)).to(recorded.device)
+    free = 1 + packed.shape[1] // 2  # where the token-free ones begin
     text = recorded[:, :block]
-    hit = torch.arange(block, device=recorded.device) < match[:, None]
-    confidence, free = (
-        torch.from_numpy(np.stack(part)[:, :block]).to(recorded.device)
-        for part in ([trace.logits[at] for trace, at in rows], [trace.free[at] for trace, at in rows])
-    )
-    return Script(tokens=torch.where(hit, text, (text + 1) % vocab), confidence=confidence, free=free)
+    hit = torch.arange(block, device=recorded.device) < packed[:, :1]
+    return Script(
+        tokens=torch.where(hit, text, (text + 1) % vocab), confidence=packed[:, 1 : 1 + block],
+        free=packed[:, free : free + block],
+    )  # fmt: skip

@@ -6,7 +6,7 @@ output[a]; its first draft stands for output[a + 1]. Shapes: n output tokens, G 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class DraftTrace:
     match: Array  # [n - 1] int8 drafts that equal the text before the first that does not, at most what is left of it
     logits: Array  # [n - 1, G] float32 logits of the calibrated P(draft j passes | those before it did)
     free: Array  # [n - 1, G] float32 the same from the token-free head
+    packed: Array = field(init=False)  # [n - 1, 1 + 2G] float32 these three side by side: a round copies them at once
 
     def __post_init__(self) -> None:
         if self.logits.ndim != 2 or len(self.match) != len(self.logits) or self.logits.shape != self.free.shape:
@@ -33,6 +34,8 @@ class DraftTrace:
             raise ValueError("logits must be finite")
         if ((self.match < 0) | (self.match > np.minimum(self.left, self.block))).any():
             raise ValueError("a match must lie between 0 and the block or what is left of the text")
+        packed = np.concatenate([self.match[:, None], self.logits, self.free], axis=1).astype(np.float32)
+        object.__setattr__(self, "packed", packed)
 
     @property
     def block(self) -> int:

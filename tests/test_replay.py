@@ -287,7 +287,7 @@ def test_record_then_sweep_a_shape_then_plot(model, tmp_path, request):  # noqa:
     flags = ["--target", "shape:tiny", "--drafter", str(tmp_path / "drafter"), "--trace", "t.parquet"]
     flags += ["--workload", "p", "--max-tokens", "12", "--batch", "2", "--requests", "2", "--repeats", "1"]
     runs = {
-        "run": ["--mode", "none,static,compact"],
+        "run": ["--mode", "none,static,compact:threshold=0.4"],
         "scaled": ["--mode", "none,static", "--acceptance", "dspark-qwen3-4b-chat"],
     }
     for out, more in runs.items():
