@@ -118,6 +118,8 @@ def sweep_command(
     requests: Annotated[int | None, typer.Option(help="Measured requests a cell (at least the batch size).")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats a cell, interleaved with other arms.")] = None,
     text: Annotated[str | None, typer.Option(help="pinned: every arm commits the recorded text; free.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Recorded acceptance to replay on a shape target.")] = None,
+    acceptance: Annotated[str | None, typer.Option(help="Published acceptance to rescale the trace to.")] = None,
     out: Annotated[str | None, typer.Option(help="Run folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
@@ -191,6 +193,23 @@ def calibrate_command(
 
     config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
     commands.calibrate(config, out=out, batch=batch, prompts=prompts, events=events, plots=plots)
+
+
+@app.command("record-trace")
+def record_trace_command(
+    out: Annotated[Path, typer.Option(help="Trace file to write.")] = Path("trace.parquet"),
+    workload: Annotated[str | None, typer.Option(help="Workloads.")] = None,
+    target: Target = None, drafter: DrafterFolder = None, device: Device = None, dtype: Dtype = None,
+    threads: Threads = None, executor: ExecutorName = None, temperature: Temperature = None, top_k: TopK = None,
+    top_p: TopP = None, seed: Seed = None, calibration: CalibrationFile = None, max_tokens: MaxTokens = None,
+    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 16,
+    prompts: Annotated[int | None, typer.Option(help="Prompts a workload; default: all.")] = None,
+) -> None:  # fmt: skip
+    """Record texts, and confidences and match length at every token of them, for shape targets to replay."""
+    from dsbench import commands
+
+    config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "out")})
+    commands.record_trace(config, out=out, prompts=prompts, batch=batch)
 
 
 @app.command("drafters")

@@ -23,6 +23,7 @@ from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.planner import refuse_anticipation
 from dsbench.runtime.targets.catalogue import default_home
+from dsbench.runtime.targets.load import SHAPE_PREFIX
 from dsbench.settings import RunConfig
 from dsbench.store import RunStore
 
@@ -89,6 +90,7 @@ def measure_table(
 
 
 def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool) -> None:
+    from dsbench.replay import replaying
     from dsbench.summary import print_summary
     from dsbench.sweep import plan_sweep, run_sweep
 
@@ -102,6 +104,8 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
     store = RunStore(store_folder, create=True)
     drafters = {arm.drafter for arm in plan.arms}
     deployment = deploy(config, need_drafter=has_drafter(config) or "dspark" in drafters, need_chain="mtp" in drafters)
+    if plan.trace is not None:
+        deployment = replaying(plan.trace, deployment)
     table = None
     if any(arm.planned for arm in plan.arms):
         file = cost_file(config, deployment)
@@ -250,6 +254,26 @@ def calibrate(
     print(f"calibration: {out}, its report: {report_path(out)}, the rounds: {kept}")
     for picture in draw_reliability(report, plots) if plots is not None else ():
         print(picture)
+
+
+def record_trace(config: RunConfig, *, out: Path, prompts: int | None, batch: int) -> None:
+    from dsbench.record_trace import record_trace as record
+    from dsbench.sweep import split_workloads
+    from dsbench.trace import save_trace
+
+    if batch < 1 or (prompts is not None and prompts < 1):
+        raise UsageError("record-trace needs --batch >= 1 and --prompts >= 1")
+    workloads = split_workloads(config.workload)
+    if config.target.startswith(SHAPE_PREFIX):
+        raise UsageError(f"target {config.target} has no acceptance to record", hint="record a real target's")
+    if config.accept != "coupled":
+        raise UsageError("a trace is recorded under the coupled rule", hint="leave --accept out")
+    _file_to_write(out)
+    deployment = deploy(config)
+    trace = record(deployment, config, workloads=workloads, prompts=prompts or 0, batch=batch, notice=note)
+    save_trace(trace, out)
+    anchors = sum(len(row.drafts.match) for row in trace.rows)
+    print(f"trace: {out}, {len(trace.rows)} texts, {anchors} anchors, {out.stat().st_size / 2**20:.1f} MiB")
 
 
 def _default_batches(config: RunConfig) -> str:

@@ -28,7 +28,7 @@ def run_repeat(
     requests = [
         Request(
             id=r.id, name=r.name, workload=r.workload, prompt_ids=list(r.prompt_ids), sampling=r.sampling,
-            canonical=None if texts is None else list(texts[i]),
+            canonical=None if texts is None else list(texts[i]), trace=r.trace,
         )
         for i, r in enumerate(queue)
     ]  # fmt: skip

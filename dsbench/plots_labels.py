@@ -1,7 +1,7 @@
 """The words beside every table and picture: an arm's name, the setting of a cell, the run's conditions, loud labels.
 
-Reads of run.json: `environment` (device, threads), `contract` (dtype, block) and `labels` (target, target_note, and
-the keys of LOUD). What is absent is left out.
+Reads of run.json: `environment` (device, threads), `contract` (dtype, block) and `labels` (target, target_note,
+calibrated, replayed, and the keys of LOUD). What is absent is left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ LOUD = {
     "simulated": "SIMULATED: times come from a cost table, no model ran",
     "synthetic": "SYNTHETIC DATA: drawn from a law, not measured",
 }
+REPLAYED = "RANDOM WEIGHTS, REPLAYED ACCEPTANCE: times are real, what is accepted follows a recorded trace"
 MIX = "mix:"
 
 
@@ -92,6 +93,7 @@ def conditions(run: Mapping[str, Any]) -> str:
         f"G={contract['block']}" if contract.get("block") else "",
         contract.get("dtype"),
         "exact numerics" if contract.get("numerics") == "exact" else "",
+        f"acceptance {labels['replayed']}" if labels.get("replayed") else "",
         "confidences not calibrated" if labels.get("calibrated") is False else "",
     ]
     return "; ".join(str(part) for part in parts if part)
@@ -100,7 +102,8 @@ def conditions(run: Mapping[str, Any]) -> str:
 def loud_label(run: Mapping[str, Any]) -> str:
     """What a reader must not overlook (random weights, replay, ...); empty for a run of a real model."""
     labels = _part(run, "labels")
-    return "; ".join(text for key, text in LOUD.items() if labels.get(key))
+    words = LOUD | ({"random_weights": REPLAYED} if labels.get("replayed") else {})
+    return "; ".join(text for key, text in words.items() if labels.get(key))
 
 
 def _part(run: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -37,6 +37,8 @@ class RunConfig:
     lag: int = -1  # -1 = 0 under coupled, 2 under residual and block
     draft: str = "planned"  # full: compact's sequential head fills the block, so that its ceiling is exact
     text: str = "pinned"
+    trace: str = ""  # a recorded trace, whose acceptance a shape target replays
+    acceptance: str = ""  # a published acceptance that the trace is rescaled to; "" = as it was recorded
     seed: int = 0
     max_tokens: int = 64
     requests: int = 16  # measured requests a cell, at least; a cell takes no fewer than its batch size

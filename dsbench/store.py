@@ -44,6 +44,7 @@ class Cell:
     draft: str = "planned"  # planned or full
     cost: str  # digest of the cost table, "" for an arm that plans without one
     calibration: str = ""  # digest of the calibrations, "" for an arm that does not look at confidences
+    acceptance: str = ""  # in words: which recorded acceptance is replayed; "" where it is the run's own
 
     def key(self, contract: Mapping[str, str], sources: str) -> str:
         """The cell's folder name: a hash of its parameters, the contract and the measured packages' sources."""
@@ -52,7 +53,7 @@ class Cell:
 
 
 def cell_from(parameters: Mapping[str, Any]) -> Cell:
-    return Cell(**{f.name: parameters[f.name] for f in fields(Cell)})
+    return Cell(**{f.name: parameters[f.name] for f in fields(Cell) if f.name in parameters})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,15 @@ from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.contract import check_contract
 from dsbench.profiles.cost import CostTable
 from dsbench.ranges import parse_range
+from dsbench.replay import open_trace, replay_queue, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.planner import refuse_anticipation
-from dsbench.runtime.request import SamplingParams
-from dsbench.runtime.targets.load import SHAPE_PREFIX
+from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.store import Cell, RunStore, StoredCell
 from dsbench.texts import build_queue, pinned_texts
+from dsbench.trace import Trace
 from dsbench.workloads.workload import Workload, load_workload
 
 CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
@@ -42,6 +43,7 @@ class SweepPlan:
     workloads: tuple[Workload, ...]
     engine: EngineConfig
     pinned: bool
+    trace: Trace | None = None  # whose acceptance is replayed
 
     def cell(
         self, arm: Arm, batch: int, workload: Workload, table: CostTable | None, calibrations: CalibrationSet | None
@@ -54,7 +56,12 @@ class SweepPlan:
             max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=self.engine.lag,
             cost=digest_of(table) if arm.planned else "",
             calibration=digest_of(calibrations) if arm.policy not in ("full", "fixed") else "",
+            acceptance=self.acceptance,
         )  # fmt: skip
+
+    @property
+    def acceptance(self) -> str:
+        return "" if self.trace is None else self.trace.label
 
     @property
     def passes(self) -> int:
@@ -66,8 +73,6 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     arms = tuple(parse_arm(name) for name in dict.fromkeys(n.strip() for n in config.mode.split(",")) if name)
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
-    if config.target.startswith(SHAPE_PREFIX):
-        raise UsageError(f"target {config.target} has no tokenizer, so it cannot run text", hint="profile-cost runs it")
     engine = EngineConfig(rule=config.accept, lag=config.budget_lag, draft=config.draft)
     pinned = config.text == "pinned" and config.accept == "coupled"
     if not pinned and any(arm.policy == "oracle" for arm in arms):
@@ -77,11 +82,17 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     for arm in arms:
         refuse_anticipation(arm, config.accept, config.budget_lag)
     names = list(dict.fromkeys(split_workloads(config.workload)))
-    workloads = tuple(load_workload(name, seed=config.seed, home=home) for name in names)
+    trace = open_trace(config, arms)
+    workloads = tuple(
+        load_workload(name, seed=config.seed, home=home) if trace is None else trace_workload(trace, name)
+        for name in names
+    )
     twice = [w.name for w in workloads if sum(w.name == other.name for other in workloads) > 1]
     if twice:
         raise UsageError(f"two workloads are named {twice[0]}", hint="rename one of the files")
-    return SweepPlan(config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned)
+    return SweepPlan(
+        config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned, trace=trace
+    )
 
 
 def split_workloads(text: str) -> list[str]:
@@ -118,8 +129,10 @@ def run_sweep(
 
 
 def _go_on_with(recorded: dict[str, Any], body: dict[str, Any], what: str) -> None:
-    """Refuses a run of another contract; the chain drafter is compared where both sides have one, and kept."""
+    """Refuses a run of another contract or acceptance; chain drafters are compared where both have one, and kept."""
     check_contract(recorded["contract"], body["contract"], what=what, hint="name another --out")
+    was, now = ({"acceptance": run["labels"].get("replayed") or "its own"} for run in (recorded, body))
+    check_contract(was, now, what=what, hint="name another --out")
     chain = recorded.get("mtp_contract")
     if chain is not None and body["mtp_contract"] is not None:
         check_contract(chain, body["mtp_contract"], what=f"{what} (its mtp arms)", hint="name another --out")
@@ -154,10 +167,7 @@ def _run_point(
         if cell.mode not in [c.mode for _, c, _ in todo]:
             finish(arm, cell)
     if todo:
-        queue = build_queue(workload, plan.config, deployment, 2 * batch + measured + batch // 2)
-        texts = None
-        if plan.pinned:
-            texts = pinned_texts(store.folder / "texts", workload, queue, plan.config, deployment, notice)
+        queue, texts = _queue(plan, deployment, store, workload, 2 * batch + measured + batch // 2, notice)
         for arm, cell, number in todo:
             tables = run_repeat(engines, arm, plan.engine, table, queue, batch, measured, texts)
             store.write_repeat(keys[cell.mode], tables)
@@ -168,6 +178,19 @@ def _run_point(
                 finish(arm, cell)
 
 
+def _queue(
+    plan: SweepPlan, deployment: Deployment, store: RunStore, workload: Workload, size: int,
+    notice: Callable[[str], None],
+) -> tuple[list[Request], list[list[int]] | None]:  # fmt: skip
+    """The requests of a point, and their texts where they are pinned."""
+    if plan.trace is not None:
+        queue = replay_queue(plan.trace, workload, plan.config, deployment, size)
+        return queue, [r.canonical or [] for r in queue]
+    queue = build_queue(workload, plan.config, deployment, size)
+    folder = store.folder / "texts"
+    return queue, pinned_texts(folder, workload, queue, plan.config, deployment, notice) if plan.pinned else None
+
+
 def _shuffled(items: list[Any], seed: str) -> list[Any]:
     return random.Random(seed).sample(items, len(items))
 
@@ -176,7 +199,8 @@ def run_body(
     plan: SweepPlan, deployment: Deployment, table: CostTable | None, sources: dict[str, str]
 ) -> dict[str, Any]:
     """What run.json says: the resolved configuration, where each value came from, machine, contract, labels."""
-    calibrated = deployment.calibrations is not None
+    trace = plan.trace
+    calibrated = deployment.calibrations is not None if trace is None else trace.calibrated
     return {
         "config": asdict(replace(plan.config, cost=plan.config.cost or "")),
         "sources": sources,
@@ -191,6 +215,7 @@ def run_body(
             "rule": plan.config.accept,
             "temperature": plan.config.temperature,
             "text": "pinned" if plan.pinned else "free",
+            "replayed": plan.acceptance,
             "calibrated": calibrated,
             "executor": "eager",
         },
@@ -198,6 +223,7 @@ def run_body(
             {"name": w.name, "source": w.source, "licence": w.licence, "digest": w.digest} for w in plan.workloads
         ],
         "cost_table": None if table is None else {"digest": digest_of(table), "provenance": table.provenance},
+        "trace": None if trace is None else {"digest": trace.digest, "provenance": trace.provenance},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

@@ -30,6 +30,7 @@ from dsbench.runtime.prefill import prefill
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import sampling_of
+from dsbench.runtime.script import script_of
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.timing import PhaseTimer
 
@@ -84,6 +85,8 @@ class Engine:
             verified = self._verified(plan, limits, draft.depth)
         done = self.executor.verify(now, draft, plan.window, verified, phase)
         assert done.rows == int(verified.sum()) + len(requests), "executed rows are not the plan's"
+        if now.script is not None:  # weights that did not write the text choose otherwise
+            done.verdict.flips.zero_()
         with phase("commit"):
             delivered = self._commit(requests, done.verdict)
         self._record_rounds(requests, draft, plan, verified, done.verdict, delivered, now)
@@ -115,7 +118,8 @@ class Engine:
         for request, token in prefill(
             taken, self.target, self.drafter, self.pool, rule=config.rule, chunk=config.prefill_chunk
         ):
-            extend(request, [token], self.eos, self.decode, self._room(request))
+            first = request.canonical[0] if config.rule == "coupled" and request.canonical else token
+            extend(request, [first], self.eos, self.decode, self._room(request))
             self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
         self.running = self.running + taken
         self._retire()
@@ -152,10 +156,11 @@ class Engine:
 
     def _round(self, requests: Sequence[Request]) -> Round:
         """Where the requests stand, from the host's lists to the device."""
-        device = self.target.device
+        device, block = self.target.device, self.drafter.block
+        recorded = self._recorded(requests, block + 1)
         return Round(
             standing=standing_of(requests, self.pool, device), sampling=sampling_of(requests, device),
-            recorded=self._recorded(requests, self.drafter.block + 1),
+            recorded=recorded, script=script_of(requests, recorded, block, self.target.shape.vocab),
         )  # fmt: skip
 
     def _recorded(self, requests: Sequence[Request], width: int) -> Tensor | None:

@@ -23,6 +23,7 @@ from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, Standing
 from dsbench.runtime.executor import Eager, Executed, Executor
 from dsbench.runtime.passes import Models, Phase, Round, draft_pass, verify_pass
 from dsbench.runtime.sampling import Sampling
+from dsbench.runtime.script import Script
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget
 
@@ -92,6 +93,11 @@ class Slots:
             self.recorded[:n] = now.recorded
         self.live.fill_(n)
 
+    def follow(self, script: Script) -> None:
+        """Puts the script's drafts over those that a draft graph left."""
+        n = script.tokens.shape[0]
+        self.drafts[:n], self.confidence[:n], self.free[:n] = script.tokens, script.confidence, script.free
+
     def first(self, n: int) -> Round:
         """The first n slots as a pass reads them."""
         sampling = Sampling(
@@ -137,6 +143,8 @@ class Graphs:
         self.slots.load(now)
         if self.depth:
             self.draft_graphs[_next(self.tiers.requests, now.requests)]()
+        if now.script is not None:
+            self.slots.follow(now.script)
         return self.slots.draft(now.requests, self.depth)
 
     def verify(self, now: Round, draft: Draft, window: Tensor, verified: Tensor, phase: Phase) -> Executed:

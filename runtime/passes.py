@@ -17,6 +17,7 @@ from dsbench.runtime.batch import Batch
 from dsbench.runtime.block_rule import judge_block
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, Standing
 from dsbench.runtime.sampling import Sampling
+from dsbench.runtime.script import Script
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget
 
@@ -30,6 +31,7 @@ class Round:
     standing: Standing
     sampling: Sampling
     recorded: Tensor | None  # [R, W] int64 the pinned text's next tokens, -1 where none is recorded
+    script: Script | None = None  # what replaces the drafts, if recorded acceptance is replayed
 
     @property
     def requests(self) -> int:
@@ -47,7 +49,13 @@ class Models:
 
 
 def draft_pass(models: Models, now: Round, depth: DepthRule) -> Draft:
-    return models.drafter.propose(now.standing, now.sampling, models.pool, rule=models.rule, depth=depth)
+    """A scripted round is drafted as deep as the script's confidences say, and then takes the script's drafts."""
+    script = now.script
+    rule: DepthRule = depth if script is None else lambda free: depth(script.free)
+    made = models.drafter.propose(now.standing, now.sampling, models.pool, rule=models.rule, depth=rule)
+    if script is None:
+        return made
+    return replace(made, tokens=script.tokens, confidence=script.confidence, free=script.free)
 
 
 def verify_pass(

@@ -31,7 +31,7 @@ class StepRecord:
     confidence_age: int  # steps between the confidences behind the budget and this step
     priors: int  # requests whose budget came from a prior
     extrapolated: bool  # the plan's shape lay outside the cost table's box
-    flips: int  # emitted tokens where the pass's own choice differs from the pinned text
+    flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dsbench.errors import UsageError
+from dsbench.runtime.trace import DraftTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,10 @@ def request_seed(run_seed: int, workload: str, prompt: str, replica: int = 0) ->
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request. `canonical` is the pinned text's output tokens, if the run commits a recorded text."""
+    """One request. `canonical` is the pinned text's output tokens, if the run commits a recorded text.
+
+    `trace`: what was drafted along that text, if its recorded acceptance is replayed; the noise then decides nothing.
+    """
 
     id: int
     name: str
@@ -63,6 +67,7 @@ class Request:
     prompt_ids: list[int]
     sampling: SamplingParams
     canonical: list[int] | None = None
+    trace: DraftTrace | None = None
     output: list[int] = field(default_factory=list)
     finish_reason: str | None = None  # "stop" (EOS or a stop string), "length", "cancelled"
     rounds: int = 0  # verify rounds so far; keys the noise of the residual and block rules

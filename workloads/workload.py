@@ -82,7 +82,7 @@ def load_workload(spec: str, *, seed: int, home: Path) -> Workload:
     UsageError: an unknown name, a set not pulled yet, a missing or malformed file, a mix that makes no sense.
     """
     if spec.startswith(MIX):
-        return _mix(spec, seed=seed, home=home)
+        return mix(spec, lambda member: load_workload(member, seed=seed, home=home))
     if spec in BUILT_IN:
         texts = BUILT_IN[spec]()
         width = len(str(len(texts)))
@@ -175,12 +175,13 @@ def _unknown(spec: str) -> UsageError:
     return UsageError(f"unknown workload {spec!r}", hint=f"known: {', '.join(known)}, a .jsonl file, or mix:...")
 
 
-def _mix(spec: str, *, seed: int, home: Path) -> Workload:
+def mix(spec: str, load: Callable[[str], Workload]) -> Workload:
+    """The mix that `spec` names, of members that `load` gives. Raises UsageError where it makes no sense."""
     weights: dict[str, Fraction] = {}
     members: dict[str, Workload] = {}
     for part in spec.removeprefix(MIX).split(","):
         member, weight = _mix_part(part)
-        workload = load_workload(member, seed=seed, home=home)
+        workload = load(member)
         if workload.name in members:
             raise UsageError(f"bad mix: {workload.name} is named twice", hint=MIX_HINT)
         members[workload.name] = workload

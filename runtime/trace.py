@@ -1,0 +1,52 @@
+"""What was recorded of one request's text: at every anchor, the block that was drafted there. No torch.
+
+An anchor is an output token that a block follows: of n output tokens the first n - 1. Row a is of the block after
+output[a]; its first draft stands for output[a + 1]. Shapes: n output tokens, G block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftTrace:
+    """Raises ValueError where shapes disagree or a value cannot be.
+
+    A match that is all that is left of the text, and shorter than the block, is censored: more might have matched.
+    """
+
+    match: Array  # [n - 1] int8 drafts that equal the text before the first that does not, at most what is left of it
+    logits: Array  # [n - 1, G] float32 logits of the calibrated P(draft j passes | those before it did)
+    free: Array  # [n - 1, G] float32 the same from the token-free head
+    packed: Array = field(init=False)  # [n - 1, 1 + 2G] float32 these three side by side: a round copies them at once
+
+    def __post_init__(self) -> None:
+        if self.logits.ndim != 2 or len(self.match) != len(self.logits) or self.logits.shape != self.free.shape:
+            shapes = self.match.shape, self.logits.shape, self.free.shape
+            raise ValueError(f"need match [n - 1] and two sets of logits [n - 1, G], got {shapes}")
+        if not (np.isfinite(self.logits).all() and np.isfinite(self.free).all()):
+            raise ValueError("logits must be finite")
+        if ((self.match < 0) | (self.match > np.minimum(self.left, self.block))).any():
+            raise ValueError("a match must lie between 0 and the block or what is left of the text")
+        packed = np.concatenate([self.match[:, None], self.logits, self.free], axis=1).astype(np.float32)
+        object.__setattr__(self, "packed", packed)
+
+    @property
+    def block(self) -> int:
+        return int(self.logits.shape[1])
+
+    @property
+    def left(self) -> Array:
+        """Text tokens [n - 1] after each anchor."""
+        return np.arange(len(self.match), 0, -1)
+
+    @property
+    def censored(self) -> Array:
+        """Whether the text's end cut the match short, bool [n - 1]."""
+        return np.asarray((self.match == self.left) & (self.left < self.block))
