@@ -268,7 +268,7 @@ def record_trace(config: RunConfig, *, out: Path, prompts: int | None, batch: in
         raise UsageError(f"target {config.target} has no acceptance to record", hint="record a real target's")
     if config.accept != "coupled":
         raise UsageError("a trace is recorded under the coupled rule", hint="leave --accept out")
-    _file_to_write(out)
+    file_to_write(out)
     deployment = deploy(config)
     trace = record(deployment, config, workloads=workloads, prompts=prompts or 0, batch=batch, notice=note)
     save_trace(trace, out)
