@@ -39,14 +39,14 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     contexts = parse_range(context, what="context")
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
-    _file_to_write(out)
+    file_to_write(out)
     writable_folder(plots)
     deployment = deploy(config)
     longest = longest_context(deployment)
     if contexts[-1] > longest:
         raise UsageError(f"context {contexts[-1]} is too long for this model", hint=f"at most {longest}")
     path = out or cost_path(deployment)
-    _file_to_write(path)
+    file_to_write(path)
     table, report = measure_table(deployment, config, batches, contexts, passes, path)
     print_fit(report)
     print(f"cost table: {path}")
@@ -231,10 +231,10 @@ def calibrate(
     wanted = parse_events(events)
     if batch < 1 or prompts < 2 or config.max_tokens < 2:
         raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
-    _file_to_write(out)
-    _file_to_write(report_path(out))
+    file_to_write(out)
+    file_to_write(report_path(out))
     kept = out.with_name(f"{out.stem}-rounds.parquet")
-    _file_to_write(kept)
+    file_to_write(kept)
     writable_folder(plots)
     deployment = deploy(config)
     calibrations, report, lengths, rounds = fit(
@@ -265,14 +265,14 @@ def _number(text: str) -> float:
         raise UsageError(f"{text!r} is no number") from None
 
 
-def _file_to_write(path: Path | None) -> None:
-    """Raises UsageError if `path` could not be written as a file, before anything is computed."""
+def file_to_write(path: Path | None, *, flag: str = "--out") -> None:
+    """Raises UsageError if `path`, given by `flag`, could not be written as a file, before anything is computed."""
     if path is not None and path.is_dir():
         raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
-    writable_folder(path.parent if path is not None else None)
+    writable_folder(path.parent if path is not None else None, flag=flag)
 
 
-def writable_folder(folder: Path | None) -> None:
+def writable_folder(folder: Path | None, *, flag: str = "--out") -> None:
     """Raises UsageError if results could not be written into `folder`, before anything is computed."""
     if folder is None:
         return
@@ -280,9 +280,9 @@ def writable_folder(folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".dsbench-writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another rank of this training may probe as well
     except OSError as problem:
-        raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint="name another --out") from None
+        raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint=f"name another {flag}") from None
 
 
 def _progress() -> Progress:
