@@ -207,18 +207,24 @@ def test_train_drafter_from_a_data_file_writes_a_drafter_that_loads(options, tmp
     assert set(card["validation"]["mixed"]) == EVENTS and 1 < card["validation"]["T=1"]["residual"]["tau"] <= 4
 
 
-@pytest.mark.parametrize("where", ["evaluate", "save"])
+@pytest.mark.parametrize("where", ["update", "evaluate", "save"])
 def test_a_training_that_ends_badly_saves_nothing(where, tmp_path, monkeypatch):
+    """Nor is a state kept where there is nothing to go on with."""
     path, out = tmp_path / "data.npz", tmp_path / "drafter"
     save_data(random_data(48), path)
     loaded = LoadedTarget(name="toy", model=toy_target(), tokenizer=None, eos=EOS, random=False)
     if where == "evaluate":
         monkeypatch.setattr("dsbench.runtime.training.train.evaluate", lambda *_, **__: {"greedy": {"tau": math.nan}})
+    elif where == "update":
+        rate = "dsbench.runtime.training.fit.learning_rate"
+        monkeypatch.setattr(rate, lambda fraction, peak: math.inf if fraction > 0.5 else peak)
     else:
         monkeypatch.setattr("dsbench.runtime.training.save.card_text", lambda card: card["nothing"])
-    with pytest.raises(DsbenchError if where == "evaluate" else KeyError, match="diverged|nothing"):
-        train_drafter(replace(OPTIONS, seconds=0.1, data_path=path), loaded, [], out, quiet)
-    assert [p.name for p in tmp_path.iterdir()] == ["data.npz"]
+    monkeypatch.setattr("dsbench.runtime.training.train.KEEP_EVERY", 0.0)
+    options = replace(OPTIONS, seconds=0.3, log_every=0.01, data_path=path)
+    with pytest.raises(KeyError if where == "save" else DsbenchError, match="diverged|nothing"):
+        train_drafter(options, loaded, [], out, quiet)
+    assert {p.name for p in tmp_path.iterdir()} - {"drafter.state" if where == "save" else ""} == {"data.npz"}
 
 
 def test_a_batch_wants_that_many_training_sequences():

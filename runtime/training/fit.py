@@ -25,11 +25,18 @@ CLIP = 1.0
 QUICK = 128  # validation sequences of a log line, of each set
 
 
+class Diverged(DsbenchError):
+    """A training that has come to nothing; `what` is not finite: "the loss is", "weights are"."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"training diverged: {what} not finite", hint="lower --lr")
+
+
 def fit(
     options: TrainOptions, setting: Setting, log: Log, *, most_steps: int | None = None, ranks: Ranks | None = None,
     keeper: Keeper | None = None,
 ) -> Progress:  # fmt: skip
-    """Trains for `options.seconds` of wall clock or `most_steps`. Raises DsbenchError if it diverges."""
+    """Trains for `options.seconds` of wall clock or `most_steps`. Raises Diverged if it does."""
     ranks, keeper = ranks or Ranks(), keeper or Keeper(None, "", math.inf)
     module, device = setting.module, setting.vocabulary.device
     generator = torch.Generator(device=device).manual_seed(options.seed * ranks.count + ranks.index)
@@ -147,26 +154,21 @@ class Sums:
         for total in (self.steps, self.parts, self.accepted, self.slots):
             total.zero_()
         if not all(math.isfinite(m) for m in means):
-            raise diverged("the loss or its gradient is")
+            raise Diverged("the loss or its gradient is")
         named = {name: round(m, 4) for name, m in zip(self.NAMES, means, strict=True)}
         return {**named, "acceptance": [round(a, 4) for a in acceptance]}
 
 
-def diverged(what: str) -> DsbenchError:
-    """The error of a training that has come to nothing; `what`: "the loss is" or "weights are"."""
-    return DsbenchError(f"training diverged: {what} not finite", hint="lower --lr")
-
-
 def refuse_infinite(module: nn.Module) -> None:
-    """Raises DsbenchError where a parameter would not be finite in a checkpoint, whose dtype is bf16."""
+    """Raises Diverged where a parameter would not be finite in a checkpoint, whose dtype is bf16."""
     with torch.no_grad():
         finite = torch.stack([p.to(torch.bfloat16).isfinite().all() for p in module.parameters()])
     if not bool(finite.all()):
-        raise diverged("weights are")
+        raise Diverged("weights are")
 
 
 def _report(options: TrainOptions, setting: Setting, sums: Sums, progress: Progress, fraction: float) -> dict[str, Any]:
-    """One line of the log. Raises DsbenchError where the training has diverged, its last update included."""
+    """One line of the log. Raises Diverged where the training has diverged, its last update included."""
     left = progress.seconds * (1 - fraction) / fraction if fraction else math.nan
     record: dict[str, Any] = {
         "stage": "train", "step": progress.step, "seconds": round(progress.seconds, 2), "left": round(left, 1),

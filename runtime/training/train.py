@@ -22,7 +22,7 @@ from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.data import draft_vocabulary, obtain_data
 from dsbench.runtime.training.evaluate import evaluate
 from dsbench.runtime.training.features import make_features
-from dsbench.runtime.training.fit import diverged, fit
+from dsbench.runtime.training.fit import Diverged, fit
 from dsbench.runtime.training.generate import Log
 from dsbench.runtime.training.initial import drafter_shape_of, initialise
 from dsbench.runtime.training.keeper import Keeper, read_state
@@ -63,7 +63,11 @@ def train_drafter(
     data = obtain_data(options, target, prompts, openers, log, ranks)
     setting = prepare(options, model, data, target.eos, log, ranks)
     keeper = Keeper(own, _key(options, data, ranks), KEEP_EVERY)
-    progress = fit(options, setting, log, ranks=ranks, keeper=keeper)
+    try:
+        progress = fit(options, setting, log, ranks=ranks, keeper=keeper)
+    except Diverged:
+        keeper.done()  # nothing to go on with
+        raise
     validation = {
         name: evaluate(setting, setting.splits[s], batch=options.batch, seed=options.seed)
         for name, s in (("T=1", VALIDATION_T1), ("mixed", VALIDATION_MIXED))
@@ -77,7 +81,8 @@ def train_drafter(
         "torch": torch.__version__, "final": progress.final, "validation": validation, "licence": LICENCE,
     } | ({"command": command} if command else {})  # fmt: skip
     if not _finite(card):  # weights can be, and what they make of a hidden state not
-        raise diverged("its validation is")
+        keeper.done()
+        raise Diverged("its validation is")
     if ranks.first:
         out.parent.mkdir(parents=True, exist_ok=True)
         save_drafter(setting.module, setting.vocabulary, out, target_layers=model.shape.layers, card=card)
