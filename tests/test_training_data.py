@@ -244,7 +244,7 @@ def test_a_wave_says_how_far_it_is(monkeypatch):
         toy_target(), [[3, 4], [5, 6]], [1.0, 0.0], eos=frozenset(), limit=100, width=104, seed=0, batch=2,
         log=log.append,
     )  # fmt: skip
-    assert [r["done"] for r in log] == [0, 0, 0, 2] and log[-1]["tokens"] == 200
+    assert [r["done"] for r in log] == [0, 0, 0, 0, 2] and log[-1]["tokens"] == 200
 
 
 def test_a_target_too_short_for_the_text_is_refused():

@@ -46,6 +46,7 @@ def generate(
     decoder = Decoder(target, eos, fitting_batch(target, min(batch, len(prompts)), width), width, limit)
     answers: list[np.ndarray] = [np.empty(0, np.int32)] * len(prompts)
     began, told, done, tokens = time.perf_counter(), 0.0, 0, 0
+    log({"stage": stage, "done": 0, "of": len(order), "together": decoder.batch})
     for first in range(0, len(order), decoder.batch):
         wave = order[first : first + decoder.batch]
         decoder.start([prompts[i] for i in wave], [temperatures[i] for i in wave])
