@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 SELFTEST_MODES = "none,static,compact,cap-accept,no-trim"
 EVENTS = "coupled@0,coupled@0.7,coupled@1,residual@0.7,residual@1"
+INTERRUPTED = 130
+GOES_ON = {  # what to do after an interrupt; the other commands keep nothing
+    "sweep": "the same command with --resume goes on",
+    "train": "the same command goes on",
+    "drafters": "the same command goes on",
+}
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -58,7 +64,7 @@ def main() -> None:
     except typer.Exit as leave:
         code = leave.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        code = _complain("interrupted", "the same command with --resume goes on", 130)
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         code = 0
@@ -68,6 +74,8 @@ def main() -> None:
         if not hasattr(error, "format_message"):  # the parser's own errors; typer may carry its own copy of click
             raise
         code = _complain(error.format_message(), "see --help", 2)
+    if code == INTERRUPTED:  # some versions of typer raise it, others return it
+        _complain("interrupted", GOES_ON.get("".join(sys.argv[1:2]), ""), code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

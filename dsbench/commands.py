@@ -289,14 +289,14 @@ def _number(text: str) -> float:
         raise UsageError(f"{text!r} is no number") from None
 
 
-def file_to_write(path: Path | None) -> None:
-    """Raises UsageError if `path` could not be written as a file, before anything is computed."""
+def file_to_write(path: Path | None, *, flag: str = "--out") -> None:
+    """Raises UsageError if `path`, given by `flag`, could not be written as a file, before anything is computed."""
     if path is not None and path.is_dir():
         raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
-    writable_folder(path.parent if path is not None else None)
+    writable_folder(path.parent if path is not None else None, flag=flag)
 
 
-def writable_folder(folder: Path | None) -> None:
+def writable_folder(folder: Path | None, *, flag: str = "--out") -> None:
     """Raises UsageError if results could not be written into `folder`, before anything is computed."""
     if folder is None:
         return
@@ -304,9 +304,9 @@ def writable_folder(folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".dsbench-writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another rank of this training may probe as well
     except OSError as problem:
-        raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint="name another --out") from None
+        raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint=f"name another {flag}") from None
 
 
 def _progress() -> Progress:

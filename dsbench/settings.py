@@ -13,6 +13,7 @@ from dsbench.errors import UsageError
 
 FILE = "dsbench.toml"
 PREFIX = "DSBENCH_"
+SEEDS = 1 << 32  # what is derived from a seed, by a rank or a step, still fits every generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class RunConfig:
         for name in ("max_tokens", "requests", "repeats"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")
+        if not 0 <= self.seed < SEEDS:
+            raise UsageError(f"seed must lie in 0..{SEEDS - 1}, got {self.seed}")
         if self.threads < 0:
             raise UsageError(f"threads must be >= 0 (0 = all), got {self.threads}")
         if self.device not in ("", "cpu", "cuda"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dsbench.commands import note, writable_folder
+from dsbench.commands import file_to_write, note, writable_folder
 from dsbench.deployment import deploy, pick_device
 from dsbench.errors import UsageError
 from dsbench.runtime.training.options import TrainOptions
@@ -20,6 +20,7 @@ from dsbench.workloads.training import training_prompts
 from dsbench.workloads.training_openers import training_openers
 
 CHAIN_ANCHORS = 224  # of a sequence, at half the sequences: as many rows a step as a block drafter has
+MOST_VALIDATION = 512  # sequences in each validation set
 
 
 def train(
@@ -27,15 +28,18 @@ def train(
     options: dict[str, Any],
 ) -> None:  # fmt: skip
     """Trains and prints the card; raises UsageError for options that make no sense, before any work."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is in the way", hint="name an empty folder")
     chosen = train_options(kind, options, seed=config.seed, data=data)
     if data_only and data is None:
         raise UsageError("--data-only needs a file to write", hint="give --data FILE")
-    writable_folder(data.parent if data_only and data is not None else out.parent)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is in the way", hint="name an empty folder")
+    file_to_write(None if data is not None and data.is_file() else data, flag="--data")
+    file_to_write(log, flag="--log")
+    writable_folder(None if data_only else out.parent)
+    tell = progress(log)
     with joined(pick_device(config)) as ranks:
         deployment = deploy(config, need_drafter=False)
-        prompts, openers, tell = training_prompts(), training_openers(), progress(log)
+        prompts, openers = training_prompts(), training_openers()
         if data_only:
             made = make_data(chosen, deployment.target, prompts, tell, openers=openers, ranks=ranks)
         else:
@@ -56,13 +60,15 @@ def train_options(kind: str, typed: dict[str, Any], *, seed: int, data: Path | N
         **typed,
         "kind": "mtp" if chain else "dspark",
         "head": typed["head"] if kind == "dspark" else "none",
-        "layers": typed["layers"] or (1 if chain else 2),
-        "block": typed["block"] or (3 if chain else 7),
+        "layers": (1 if chain else 2) if typed["layers"] is None else typed["layers"],
+        "block": (3 if chain else 7) if typed["block"] is None else typed["block"],
+        "validation": max(1, min(MOST_VALIDATION, typed["sequences"] // 4)),
         "taps": _layers(typed["taps"]),
         "window": None if chain else typed["window"] or None,
     }
     if chain:
-        filled |= {"batch": max(1, typed["batch"] // 2), "anchors": CHAIN_ANCHORS}
+        batch = min(typed["batch"], max(1, typed["batch"] // 2))  # what is below 1 stays so, to be refused
+        filled |= {"batch": batch, "anchors": CHAIN_ANCHORS}
     if kind == "dspark" and filled["head"] == "none":
         raise UsageError("a dspark drafter has a sequential head", hint="give --kind dflash for none")
     return TrainOptions(**filled, seed=seed, data_path=data)
@@ -87,8 +93,6 @@ def _layers(text: str) -> tuple[int, ...]:
 
 def progress(path: Path | None) -> Callable[[dict[str, Any]], None]:
     """A log that writes lines for people to stderr, and whole records to `path`."""
-    if path is not None:
-        writable_folder(path.parent)
 
     def log(record: dict[str, Any]) -> None:
         note(progress_line(record))

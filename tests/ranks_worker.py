@@ -14,13 +14,15 @@ from test_training_data import LETTERS  # noqa: E402
 from training_tools import CPU, EOS, OPTIONS, VOCAB, quiet, random_data, toy_target  # noqa: E402
 
 from dsbench.errors import DsbenchError  # noqa: E402
-from dsbench.runtime.training.data import TRAIN, obtain_data  # noqa: E402
-from dsbench.runtime.training.fit import BatchOrder, Keeper, fit  # noqa: E402
+from dsbench.runtime.training.data import obtain_data  # noqa: E402
+from dsbench.runtime.training.fit import fit  # noqa: E402
+from dsbench.runtime.training.keeper import BatchOrder, Keeper  # noqa: E402
 from dsbench.runtime.training.ranks import Ranks, joined  # noqa: E402
 from dsbench.runtime.training.step import loss_of  # noqa: E402
+from dsbench.runtime.training.token_data import TRAIN  # noqa: E402
 from dsbench.runtime.training.train import prepare  # noqa: E402
 
-STEPS = replace(OPTIONS, head="rnn", seconds=float("inf"))
+STEPS = replace(OPTIONS, head="rnn", seconds=1e9)
 
 
 class Watched(Ranks):

@@ -14,12 +14,13 @@ from dsbench.kernels import draft_loss_triton
 from dsbench.kernels.draft_loss import Shares
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
 from dsbench.runtime.training.batches import Held
-from dsbench.runtime.training.data import TRAIN
-from dsbench.runtime.training.fit import BatchOrder, Stepper, Sums
+from dsbench.runtime.training.fit import Stepper, Sums
 from dsbench.runtime.training.forward import masked_attention
+from dsbench.runtime.training.keeper import BatchOrder
 from dsbench.runtime.training.loss import HeadLoss
 from dsbench.runtime.training.optimise import Optimiser
 from dsbench.runtime.training.ranks import Ranks
+from dsbench.runtime.training.token_data import TRAIN
 from dsbench.runtime.training.train import prepare
 
 pytestmark = [

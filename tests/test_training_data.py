@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from training_tools import EOS, OPTIONS, VOCAB, pool_of, quiet, random_data, run_rows, toy_target
+from training_tools import CPU, EOS, OPTIONS, SHAPE, VOCAB, pool_of, quiet, random_data, run_rows, toy_target
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.targets.load import LoadedTarget
+from dsbench.runtime.training import memory
 from dsbench.runtime.training.data import (
     OPENED,
-    TRAIN,
-    VALIDATION_MIXED,
-    VALIDATION_T1,
     draft_vocabulary,
-    load_data,
     obtain_data,
     own_prompts,
     plan_jobs,
     repetition,
-    save_data,
 )
+from dsbench.runtime.training.features import make_features
 from dsbench.runtime.training.forward import padded_forward
-from dsbench.runtime.training.generate import Decoder, generate
+from dsbench.runtime.training.generate import Decoder, fitting_batch, generate
 from dsbench.runtime.training.ranks import Ranks
+from dsbench.runtime.training.token_data import TRAIN, VALIDATION_MIXED, VALIDATION_T1, load_data, save_data
 
 FIELDS = ("ids", "starts", "prompt", "temperature", "split")
 
@@ -168,7 +167,7 @@ def test_data_is_generated_once_and_then_read_from_its_file(tmp_path, monkeypatc
     assert all(np.array_equal(getattr(made, f), getattr(back, f)) for f in FIELDS) and "read" in log[-1]
     assert [p.name for p in options.data_path.parent.iterdir()] == ["d.npz"]
     other = DenseTarget.__new__(DenseTarget)
-    other.digest = "another"
+    other.digest, other.shape = "another", toy_target().shape
     with pytest.raises(EnvironmentRefused, match="toy-digest"):
         obtain_data(options, replace(writing, model=other), [], [], quiet, Ranks())
     with pytest.raises(UsageError, match="no tokenizer"):
@@ -178,13 +177,10 @@ def test_data_is_generated_once_and_then_read_from_its_file(tmp_path, monkeypatc
 def test_data_survives_its_file_and_a_choice_of_it_keeps_the_order_asked_for(tmp_path):
     data = random_data(30)
     save_data(data, tmp_path / "d.npz")
-    back = load_data(tmp_path / "d.npz")
+    back = load_data(tmp_path / "d.npz", digest="toy-digest", vocab=VOCAB)
     for name in FIELDS:
         assert np.array_equal(getattr(data, name), getattr(back, name)), name
     assert back.meta == data.meta and [p.name for p in tmp_path.iterdir()] == ["d.npz"]
-    (tmp_path / "bad.npz").write_bytes(b"PK garbage")
-    with pytest.raises(UsageError, match="not a training data file"):
-        load_data(tmp_path / "bad.npz")
     chosen = [7, 2, 29, 11]
     some = data.only(np.array(chosen))
     assert len(some) == 4 and some.starts[-1] == len(some.ids)
@@ -206,3 +202,62 @@ def test_the_draft_vocabulary_is_the_most_frequent_of_the_training_answers():
 def test_repetition_counts_four_grams_seen_before():
     assert repetition(np.arange(20, dtype=np.int32)) == 0
     assert repetition(np.array([1, 2, 3, 4] * 5, np.int32)) == pytest.approx(1 - 4 / 17)
+
+
+def test_rows_that_decode_together_are_as_many_as_fit_into_a_share_of_the_memory(monkeypatch):
+    free = "dsbench.runtime.training.generate.free_memory"
+    row = 2 * SHAPE.layers * SHAPE.kv_heads * SHAPE.head_width * 4 * 100 + 16 * VOCAB
+    monkeypatch.setattr(free, lambda device: 2 * 50 * row)
+    assert [fitting_batch(toy_target(), n, 100) for n in (1, 49, 50, 51, 4096)] == [1, 49, 50, 50, 50]
+    monkeypatch.setattr(free, lambda device: 0)
+    assert fitting_batch(toy_target(), 4096, 100) == 1
+
+
+def test_free_memory_is_known_or_guessed_on_every_machine(monkeypatch, tmp_path):
+    told = tmp_path / "meminfo"
+    monkeypatch.setattr(memory, "MEMINFO", told)
+    told.write_text("MemTotal:   9 kB\nMemAvailable:   1234 kB\n")
+    assert memory.free_memory(CPU) == 1234 * 1024
+    for text in ("", "MemAvailable:\n", "MemAvailable: many kB\n", "no colon\n"):
+        told.write_text(text)
+        monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 3, "SC_PAGE_SIZE": 10}.__getitem__)
+        assert memory.free_memory(CPU) == 30
+
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    told.unlink()
+    monkeypatch.setattr(os, "sysconf", unknown)
+    assert memory.free_memory(CPU) == memory.UNKNOWN
+
+
+def test_features_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr("dsbench.runtime.training.features.free_memory", lambda device: 1000)
+    with pytest.raises(EnvironmentRefused, match="features of"):
+        make_features(toy_target(), random_data(9), (0, 2), quiet)
+
+
+def test_a_wave_says_how_far_it_is(monkeypatch):
+    monkeypatch.setattr("dsbench.runtime.training.generate.TELL_EVERY", 0.0)
+    log: list[dict[str, object]] = []
+    generate(
+        toy_target(), [[3, 4], [5, 6]], [1.0, 0.0], eos=frozenset(), limit=100, width=104, seed=0, batch=2,
+        log=log.append,
+    )  # fmt: skip
+    assert [r["done"] for r in log] == [0, 0, 0, 0, 2] and log[-1]["tokens"] == 200
+
+
+def test_a_target_too_short_for_the_text_is_refused():
+    with pytest.raises(UsageError, match="does not fit the target's 256"):
+        obtain_data(replace(OPTIONS, width=300), LETTERS, ["Why?"], [], quiet, Ranks())
+
+
+def test_a_file_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
+    def full(stream, **arrays):
+        stream.write(b"half")
+        raise OSError("no space")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="no space"):
+        save_data(random_data(9), tmp_path / "d.npz")
+    assert not list(tmp_path.iterdir())

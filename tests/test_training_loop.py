@@ -14,15 +14,16 @@ from training_tools import CPU, EOS, MTP, OPTIONS, quiet, random_data, setting_o
 from dsbench.errors import DsbenchError, EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.targets.load import LoadedTarget
-from dsbench.runtime.training.data import TRAIN, VALIDATION_MIXED, VALIDATION_T1, save_data
 from dsbench.runtime.training.evaluate import evaluate
-from dsbench.runtime.training.fit import BatchOrder, Keeper, Sums, fit
+from dsbench.runtime.training.fit import Sums, fit
+from dsbench.runtime.training.keeper import BatchOrder, Keeper
 from dsbench.runtime.training.loss import LossParts
 from dsbench.runtime.training.step import loss_of
+from dsbench.runtime.training.token_data import TRAIN, VALIDATION_MIXED, VALIDATION_T1, save_data
 from dsbench.runtime.training.train import train_drafter
 
 EVENTS = {"greedy", "coupled", "residual"}
-ENDLESS = {"seconds": float("inf"), "log_every": 1e-9}  # the schedule follows the steps alone; every step is logged
+ENDLESS = {"seconds": 1e9, "log_every": 1e-9}  # the schedule follows the steps alone; every step is logged
 KINDS = pytest.mark.parametrize(
     "options", [OPTIONS, replace(OPTIONS, head="rnn", coupled=0.5), MTP], ids=["vanilla", "rnn", "mtp"]
 )
@@ -68,7 +69,7 @@ def test_a_short_training_lowers_the_loss_and_logs_how_it_stands(options):
 
 
 def test_a_log_line_holds_the_means_of_its_period():
-    options = replace(OPTIONS, seconds=float("inf"), log_every=1e9)
+    options = replace(OPTIONS, seconds=1e9, log_every=1e9)
     whole: list[dict[str, object]] = []
     fit(options, setting_of(OPTIONS), whole.append, most_steps=6)
     each: list[dict[str, object]] = []
@@ -114,6 +115,13 @@ def test_a_training_that_diverges_raises():
         fit(replace(OPTIONS, **ENDLESS), setting, quiet, most_steps=3)
 
 
+def test_a_last_update_that_ruins_the_weights_is_seen(monkeypatch):
+    """No loss is computed after it."""
+    monkeypatch.setattr("dsbench.runtime.training.fit.learning_rate", lambda fraction, peak: float("inf"))
+    with pytest.raises(DsbenchError, match="diverged: weights are not finite"):
+        fit(replace(OPTIONS, **ENDLESS), setting_of(OPTIONS), quiet, most_steps=1)
+
+
 class Stop(Exception):
     """Stands for a machine that is taken away."""
 
@@ -145,6 +153,15 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(options, tmp_
     )
     with pytest.raises(EnvironmentRefused, match="other options or data"):
         fit(options, setting_of(options), quiet, most_steps=12, keeper=Keeper(path, "other", 0.0))
+    whole = torch.load(path)
+    for damaged in (
+        {"key": "k"}, whole | {"module": {}}, whole | {"order": torch.zeros(3)}, whole | {"step": None},
+        whole | {"order": whole["order"] + 1},
+    ):  # fmt: skip
+        torch.save(damaged, path)
+        with pytest.raises(EnvironmentRefused, match="is damaged") as refused:
+            fit(options, setting_of(options), quiet, most_steps=12, keeper=Keeper(path, "k", 0.0))
+        assert refused.value.hint == "delete it"
     keeper.done()
     assert not list(path.parent.iterdir())
 
@@ -190,11 +207,31 @@ def test_train_drafter_from_a_data_file_writes_a_drafter_that_loads(options, tmp
     assert set(card["validation"]["mixed"]) == EVENTS and 1 < card["validation"]["T=1"]["residual"]["tau"] <= 4
 
 
+@pytest.mark.parametrize("where", ["update", "evaluate", "save"])
+def test_a_training_that_ends_badly_saves_nothing(where, tmp_path, monkeypatch):
+    """Nor is a state kept where there is nothing to go on with."""
+    path, out = tmp_path / "data.npz", tmp_path / "drafter"
+    save_data(random_data(48), path)
+    loaded = LoadedTarget(name="toy", model=toy_target(), tokenizer=None, eos=EOS, random=False)
+    if where == "evaluate":
+        monkeypatch.setattr("dsbench.runtime.training.train.evaluate", lambda *_, **__: {"greedy": {"tau": math.nan}})
+    elif where == "update":
+        rate = "dsbench.runtime.training.fit.learning_rate"
+        monkeypatch.setattr(rate, lambda fraction, peak: math.inf if fraction > 0.5 else peak)
+    else:
+        monkeypatch.setattr("dsbench.runtime.training.save.card_text", lambda card: card["nothing"])
+    monkeypatch.setattr("dsbench.runtime.training.train.KEEP_EVERY", 0.0)
+    options = replace(OPTIONS, seconds=0.3, log_every=0.01, data_path=path)
+    with pytest.raises(KeyError if where == "save" else DsbenchError, match="diverged|nothing"):
+        train_drafter(options, loaded, [], out, quiet)
+    assert {p.name for p in tmp_path.iterdir()} - {"drafter.state" if where == "save" else ""} == {"data.npz"}
+
+
 def test_a_batch_wants_that_many_training_sequences():
     with pytest.raises(UsageError, match="fewer than a batch"):
         setting_of(replace(OPTIONS, batch=64))
     with pytest.raises(UsageError, match="do not fit"):
-        setting_of(replace(OPTIONS, anchors=65))
+        setting_of(replace(OPTIONS, block=200, max_tokens=300, width=400))
 
 
 def test_a_log_line_counts_greedy_rows_by_match_and_the_others_by_the_law():

@@ -71,3 +71,8 @@ def test_the_schedule_warms_up_and_ends_at_zero():
     assert learning_rate(0.04, 1) == pytest.approx(1) and learning_rate(0.52, 1) == pytest.approx(0.5)
     assert learning_rate(0.28, 1) == pytest.approx(0.5 + 0.5**1.5)
     assert learning_rate(1, 1) == pytest.approx(0, abs=1e-9) and learning_rate(1.3, 1) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_cpu_orthogonalises_in_its_own_arithmetic():
+    """Without instructions for bf16 its products take 30 times as long."""
+    assert orthogonal(torch.randn(1, 4, 6)).dtype == torch.float32

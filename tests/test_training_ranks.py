@@ -12,8 +12,8 @@ import pytest
 import torch
 from training_tools import random_data
 
-from dsbench.runtime.training.data import TRAIN
 from dsbench.runtime.training.ranks import Ranks
+from dsbench.runtime.training.token_data import TRAIN
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
 from dsbench.runtime.targets.shape import ModelShape
-from dsbench.runtime.training.data import TRAIN, VALIDATION_MIXED, VALIDATION_T1, Job, TokenData, assemble
+from dsbench.runtime.training.data import Job, assemble
 from dsbench.runtime.training.options import TrainOptions
 from dsbench.runtime.training.step import Setting
+from dsbench.runtime.training.token_data import TRAIN, VALIDATION_MIXED, VALIDATION_T1, TokenData
 from dsbench.runtime.training.train import prepare
 
 CPU = torch.device("cpu")

@@ -1,66 +1,38 @@
-"""The text a drafter trains on: prompts (the caller's and the target's own), the target's answers, one file for all.
+"""The text a drafter trains on: prompts (the caller's and the target's own) and the target's answers.
 
 The target's own prompts are what it writes where a user turn would stand (after Magpie, arXiv 2406.08464).
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.errors import UsageError
 from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
 from dsbench.runtime.training.generate import Log, generate
 from dsbench.runtime.training.options import TrainOptions
 from dsbench.runtime.training.ranks import Ranks
+from dsbench.runtime.training.token_data import (
+    SPLITS,
+    TRAIN,
+    VALIDATION_MIXED,
+    VALIDATION_T1,
+    TokenData,
+    load_data,
+    save_data,
+)
 
-TRAIN, VALIDATION_T1, VALIDATION_MIXED = 0, 1, 2
 MIX = ((1.0, 0.5), (0.7, 0.15), (0.0, 0.35))  # temperature, share of the answers
 REPEATS = (1.0, 1.0, 0.7, 0.0, 0.0)  # each prompt of the caller is answered at these temperatures
 PROMPT_TOKENS = (5, 160)  # of the target's own prompts
 OPENED = 0.6  # share of those that start with one of the caller's openers
 MOST_REPETITION = 0.95  # of 4-grams; greedy text loops, and a drafter of it has to, but not on one token
 PLACE = "\u241f"  # stands for the user's words in a rendered chat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenData:
-    """n sequences, prompt and answer, back to back: sequence i is ids[starts[i]:starts[i + 1]]."""
-
-    ids: np.ndarray  # [N] int32
-    starts: np.ndarray  # [n + 1] int64
-    prompt: np.ndarray  # [n] int32, tokens of the prompt
-    temperature: np.ndarray  # [n] float32
-    split: np.ndarray  # [n] int8: TRAIN, VALIDATION_T1 or VALIDATION_MIXED
-    meta: dict[str, Any]  # target digest, seed, counts
-
-    def __len__(self) -> int:
-        return len(self.prompt)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.starts)
-
-    def only(self, chosen: np.ndarray) -> TokenData:
-        """Sequences `chosen` [m], in that order."""
-        lengths = self.lengths[chosen]
-        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return TokenData(
-            ids=self.ids[np.repeat(self.starts[chosen], lengths) + within],
-            starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), prompt=self.prompt[chosen],
-            temperature=self.temperature[chosen], split=self.split[chosen], meta=self.meta,
-        )  # fmt: skip
-
-    def answer(self, index: int) -> np.ndarray:
-        return self.ids[self.starts[index] + self.prompt[index] : self.starts[index + 1]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +47,10 @@ class Job:
 def obtain_data(
     options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], openers: Sequence[str], log: Log, ranks: Ranks
 ) -> TokenData:
-    """The options' data file if it exists, else new data, saved there. Raises where the file is another target's."""
+    """The options' data file if it exists, else new data, saved there. Raises as `load_data` does."""
     path = options.data_path
     if path is not None and path.exists():
-        data = load_data(path)
-        if data.meta.get("target_digest") != target.model.digest:
-            raise EnvironmentRefused(f"{path} holds text of target {data.meta.get('target_digest')}, not of this one")
+        data = load_data(path, digest=target.model.digest, vocab=target.model.shape.vocab)
         log({"stage": "data", "read": str(path), "sequences": len(data)})
         return data
     data = build_data(options, target, prompts, openers, log, ranks)
@@ -94,6 +64,8 @@ def build_data(
 ) -> TokenData:
     if target.tokenizer is None or not target.eos:
         raise UsageError(f"target {target.name} has no tokenizer or no end token", hint="train on a real model")
+    if options.width > target.model.shape.context:
+        raise UsageError(f"text of {options.width} tokens does not fit the target's {target.model.shape.context}")
     longest = options.width - options.max_tokens // 4
     asked = [tuple(target.tokenizer.encode_chat([("user", text)])) for text in dict.fromkeys(prompts)]
     asked = [ids for ids in asked if len(ids) <= longest]
@@ -188,9 +160,7 @@ def assemble(jobs: Sequence[Job], answers: Sequence[np.ndarray], options: TrainO
     meta = {
         "target_digest": digest,
         "seed": options.seed,
-        "sequences": {
-            name: int((split == s).sum()) for s, name in enumerate(("train", "validation_t1", "validation_mixed"))
-        },
+        "sequences": {name: int((split == s).sum()) for s, name in enumerate(SPLITS)},
         "tokens": int(sum(len(s) for s in sequences)),
         "answer_tokens": int(sum(len(answers[i]) for i in kept)),
         "dropped_short": int(short),
@@ -222,26 +192,3 @@ def draft_vocabulary(data: TokenData, size: int, vocab: int, eos: frozenset[int]
     counts = np.bincount(data.ids[(within >= data.prompt[owner]) & (data.split[owner] == TRAIN)], minlength=vocab)
     counts[list(eos)] = counts.sum() + 1
     return np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
-
-
-def save_data(data: TokenData, path: Path) -> None:
-    ids = data.ids.astype(np.uint16) if not len(data.ids) or data.ids.max() < 1 << 16 else data.ids
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as stream:
-        np.savez_compressed(
-            stream, ids=ids, starts=data.starts, prompt=data.prompt, temperature=data.temperature, split=data.split,
-            meta=np.array(json.dumps(data.meta)),
-        )  # fmt: skip
-    os.replace(partial, path)
-
-
-def load_data(path: Path) -> TokenData:
-    try:
-        with np.load(path) as file:
-            return TokenData(
-                ids=file["ids"].astype(np.int32), starts=file["starts"], prompt=file["prompt"],
-                temperature=file["temperature"], split=file["split"], meta=json.loads(str(file["meta"])),
-            )  # fmt: skip
-    except (OSError, KeyError, ValueError) as problem:
-        raise UsageError(f"{path} is not a training data file: {problem}", hint="delete it to make new data") from None

@@ -15,9 +15,10 @@ from torch.nn import functional as F
 
 from dsbench.errors import EnvironmentRefused
 from dsbench.runtime.targets.dense import DenseTarget
-from dsbench.runtime.training.data import TokenData
 from dsbench.runtime.training.forward import padded_forward
 from dsbench.runtime.training.generate import Log
+from dsbench.runtime.training.memory import free_memory
+from dsbench.runtime.training.token_data import TokenData
 
 PASS_TOKENS = 65_536  # a target pass
 HEAD_VALUES = 1 << 28  # logits at a time
@@ -73,11 +74,9 @@ def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], l
     tokens, d, device = int(data.starts[-1]), target.shape.hidden, target.device
     final = target.shape.layers in taps
     need = tokens * ((len(taps) + 1 - final) * d * target.dtype.itemsize + 8)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what torch holds in reserve does not count as free
-    if device.type == "cuda" and need > MOST_MEMORY * torch.cuda.mem_get_info(device)[0]:
+    if need > MOST_MEMORY * free_memory(device):
         raise EnvironmentRefused(
-            f"the features of {tokens} tokens need {need / 2**30:.0f} GiB on {device}", hint="lower --sequences"
+            f"the features of {tokens} tokens need {need / 2**30:.1f} GiB on {device}", hint="lower --sequences"
         )
     began = time.perf_counter()
     tapped = torch.empty(tokens, len(taps) * d, dtype=target.dtype, device=device)

@@ -3,103 +3,40 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dsbench.errors import DsbenchError, EnvironmentRefused
-from dsbench.runtime.training.data import TRAIN, VALIDATION_MIXED, VALIDATION_T1
 from dsbench.runtime.training.evaluate import evaluate
 from dsbench.runtime.training.forward import masked_attention
 from dsbench.runtime.training.generate import Log
+from dsbench.runtime.training.keeper import BatchOrder, Keeper, Progress
 from dsbench.runtime.training.loss import LossParts
 from dsbench.runtime.training.optimise import Optimiser, learning_rate
 from dsbench.runtime.training.options import TrainOptions
 from dsbench.runtime.training.ranks import Ranks
 from dsbench.runtime.training.step import Forward, Setting, compiled, loss_of
+from dsbench.runtime.training.token_data import TRAIN, VALIDATION_MIXED, VALIDATION_T1
 
 CLIP = 1.0
 QUICK = 128  # validation sequences of a log line, of each set
 
 
-class BatchOrder:
-    """Batches of sequences, in one random order after another; what fills no batch at an order's end is skipped."""
+class Diverged(DsbenchError):
+    """A training that has come to nothing; `what` is not finite: "the loss is", "weights are"."""
 
-    def __init__(self, sequences: Tensor, batch: int, generator: torch.Generator) -> None:
-        self.sequences, self.batch, self.generator = sequences, batch, generator
-        self.order, self.next = sequences, sequences.shape[0]
-
-    def take(self) -> Tensor:
-        n = self.sequences.shape[0]
-        if self.next + self.batch > n:
-            self.order = self.sequences[torch.randperm(n, generator=self.generator, device=self.sequences.device)]
-            self.next = 0
-        self.next += self.batch
-        return self.order[self.next - self.batch : self.next]
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a training stands."""
-
-    step: int = 0
-    seconds: float = 0.0  # of optimisation so far
-    final: dict[str, Any] = field(default_factory=dict)  # the last line of the log
-
-
-class Keeper:
-    """Keeps a training's state in a file beside its output, so that a stop loses `every` seconds at most."""
-
-    def __init__(self, path: Path | None, key: str, every: float) -> None:
-        self.path, self.key, self.every, self.kept = path, key, every, 0.0
-
-    def resume(self, setting: Setting, optimiser: Optimiser, order: BatchOrder, log: Log) -> Progress:
-        """Takes up a kept state. Raises EnvironmentRefused where it is of another training."""
-        if self.path is None or not self.path.exists():
-            return Progress()
-        state = torch.load(self.path, map_location=order.sequences.device, weights_only=True)
-        if state["key"] != self.key:
-            raise EnvironmentRefused(
-                f"{self.path} keeps a training with other options or data", hint="delete it, or give another --out"
-            )
-        setting.module.load_state_dict(state["module"])
-        optimiser.load(state["optimiser"])
-        order.order, order.next = state["order"], state["next"]
-        order.generator.set_state(state["generator"].cpu())
-        progress = Progress(step=state["step"], seconds=state["seconds"])
-        self.kept = progress.seconds
-        log({"stage": "resume", "step": progress.step, "seconds": round(progress.seconds, 1)})
-        return progress
-
-    def keep(self, setting: Setting, optimiser: Optimiser, order: BatchOrder, progress: Progress) -> None:
-        if self.path is None or progress.seconds - self.kept < self.every:
-            return
-        state = {
-            "key": self.key, "module": setting.module.state_dict(), "optimiser": optimiser.state(),
-            "order": order.order, "next": order.next, "generator": order.generator.get_state(),
-            "step": progress.step, "seconds": progress.seconds,
-        }  # fmt: skip
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        torch.save(state, partial)
-        os.replace(partial, self.path)
-        self.kept = progress.seconds
-
-    def done(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+    def __init__(self, what: str) -> None:
+        super().__init__(f"training diverged: {what} not finite", hint="lower --lr")
 
 
 def fit(
     options: TrainOptions, setting: Setting, log: Log, *, most_steps: int | None = None, ranks: Ranks | None = None,
     keeper: Keeper | None = None,
 ) -> Progress:  # fmt: skip
-    """Trains for `options.seconds` of wall clock or `most_steps`. Raises if it diverges."""
+    """Trains for `options.seconds` of wall clock or `most_steps`. Raises Diverged if it does."""
     ranks, keeper = ranks or Ranks(), keeper or Keeper(None, "", math.inf)
     module, device = setting.module, setting.vocabulary.device
     generator = torch.Generator(device=device).manual_seed(options.seed * ranks.count + ranks.index)
@@ -217,17 +154,27 @@ class Sums:
         for total in (self.steps, self.parts, self.accepted, self.slots):
             total.zero_()
         if not all(math.isfinite(m) for m in means):
-            raise DsbenchError("training diverged: the loss or its gradient is not finite", hint="lower --lr")
+            raise Diverged("the loss or its gradient is")
         named = {name: round(m, 4) for name, m in zip(self.NAMES, means, strict=True)}
         return {**named, "acceptance": [round(a, 4) for a in acceptance]}
 
 
+def refuse_infinite(module: nn.Module) -> None:
+    """Raises Diverged where a parameter would not be finite in a checkpoint, whose dtype is bf16."""
+    with torch.no_grad():
+        finite = torch.stack([p.to(torch.bfloat16).isfinite().all() for p in module.parameters()])
+    if not bool(finite.all()):
+        raise Diverged("weights are")
+
+
 def _report(options: TrainOptions, setting: Setting, sums: Sums, progress: Progress, fraction: float) -> dict[str, Any]:
+    """One line of the log. Raises Diverged where the training has diverged, its last update included."""
     left = progress.seconds * (1 - fraction) / fraction if fraction else math.nan
     record: dict[str, Any] = {
         "stage": "train", "step": progress.step, "seconds": round(progress.seconds, 2), "left": round(left, 1),
         **sums.take(),
     }  # fmt: skip
+    refuse_infinite(setting.module)
     held = torch.cat([setting.splits[s][:QUICK] for s in (VALIDATION_T1, VALIDATION_MIXED)])
     if held.numel():
         found = evaluate(setting, held, batch=options.batch, seed=options.seed)

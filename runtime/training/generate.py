@@ -8,7 +8,7 @@ Shapes: n live rows (padded), W cache width, K key-value heads, E head width, V 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,13 @@ from torch.nn import functional as F
 from dsbench.kernels.rope import rotate
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.training.forward import masked_attention, norm, padded_forward, split_heads
+from dsbench.runtime.training.memory import free_memory
 
 CHUNK = 32  # steps between two looks at which rows are done
 BUCKET = 64  # cache lengths are rounded up to this, one graph each
 PREFILL_TOKENS = 65_536  # a prefill pass
+TELL_EVERY = 10.0  # seconds between two lines of the log within a wave
+SHARE = {"cuda": 0.7, "cpu": 0.5}  # of free memory, for caches and logits; a CPU's passes need some of the rest
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -42,39 +45,32 @@ def generate(
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     decoder = Decoder(target, eos, fitting_batch(target, min(batch, len(prompts)), width), width, limit)
     answers: list[np.ndarray] = [np.empty(0, np.int32)] * len(prompts)
-    began, tokens = time.perf_counter(), 0
+    began, told, done, tokens = time.perf_counter(), 0.0, 0, 0
+    log({"stage": stage, "done": 0, "of": len(order), "together": decoder.batch})
     for first in range(0, len(order), decoder.batch):
         wave = order[first : first + decoder.batch]
         decoder.start([prompts[i] for i in wave], [temperatures[i] for i in wave])
-        for owner, answer in decoder.run():
-            answers[wave[owner]] = answer
-            tokens += len(answer)
-        seconds = time.perf_counter() - began
-        log(
-            {
-                "stage": stage,
-                "done": first + len(wave),
-                "of": len(order),
-                "tokens": tokens,
-                "seconds": round(seconds, 2),
-            }
-        )
+        for finished in decoder.run():
+            for owner, answer in finished:
+                answers[wave[owner]] = answer
+                tokens += len(answer)
+            done, now = done + len(finished), time.perf_counter() - began
+            if done == first + len(wave) or now - told >= TELL_EVERY:
+                told = now
+                log({"stage": stage, "done": done, "of": len(order), "tokens": tokens, "seconds": round(now, 2)})
     return answers
 
 
 def fitting_batch(target: DenseTarget, batch: int, width: int) -> int:
-    """`batch`, or the rows whose cache and logits fit into 70% of the free memory of a CUDA device."""
-    if target.device.type != "cuda":
-        return batch
-    torch.cuda.empty_cache()  # what torch holds in reserve does not count as free
+    """`batch`, or the rows whose cache and logits fit into a SHARE of the device's free memory; at least one."""
     shape, size = target.shape, target.dtype.itemsize
     row = 2 * shape.layers * shape.kv_heads * shape.head_width * size * width + 16 * shape.vocab
-    rows = int(0.7 * torch.cuda.mem_get_info(target.device)[0]) // row
+    rows = int(SHARE[target.device.type] * free_memory(target.device)) // row
     return max(1, min(batch, rows))
 
 
 class Decoder:
-    """One wave of rows in a static cache. `start` fills it, `run` yields each row's answer as it leaves."""
+    """One wave of rows in a static cache. `start` fills it, `run` yields each row's answer once it is done."""
 
     def __init__(self, target: DenseTarget, eos: frozenset[int], batch: int, width: int, limit: int) -> None:
         shape, device = target.shape, target.device
@@ -132,9 +128,8 @@ class Decoder:
 
             padded_forward(self.target, ids, keep=keep)
 
-    def run(self) -> list[tuple[int, np.ndarray]]:
-        """(index in the wave, answer) of every row."""
-        finished: list[tuple[int, np.ndarray]] = []
+    def run(self) -> Iterator[list[tuple[int, np.ndarray]]]:
+        """(index in the wave, answer) of the rows that finished in each CHUNK of steps, maybe none, until all have."""
         live = int((~self.done).sum())
         n = self._padded(live)
         while live:
@@ -142,9 +137,8 @@ class Decoder:
             bucket = min(self.keys.shape[3], -(-reach // BUCKET) * BUCKET)
             with masked_attention(self.target.device):
                 self._steps(n, bucket)
-            finished += self._harvest(live)
+            yield self._harvest(live)
             live, n = self._compact(live, n)
-        return finished
 
     def _padded(self, live: int) -> int:
         return min(self.batch, -(-live // self.quantum) * self.quantum)

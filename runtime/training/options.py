@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +57,15 @@ class TrainOptions:
             raise UsageError(f"unknown sequential head {self.head!r}", hint=f"one of {', '.join(KINDS)}")
         for name in ("layers", "block", "draft_vocab", "sequences", "validation", "batch", "anchors", "decode_batch"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
+                raise UsageError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")
         if self.head != "none" and self.rank < 1:
             raise UsageError(f"rank must be >= 1 for a sequential head, got {self.rank}")
         if not self.taps or list(self.taps) != sorted(set(self.taps)) or self.taps[0] < 0:
             raise UsageError(f"taps must be ascending layer numbers, got {list(self.taps)}")
-        if min(self.seconds, self.lr, self.muon_share, self.log_every) <= 0:
-            raise UsageError("seconds, lr, muon_share and log_every must be > 0")
-        if not self.block < self.max_tokens < self.width:
-            raise UsageError(f"need block < max_tokens < width, got {self.block}, {self.max_tokens}, {self.width}")
+        for name in ("seconds", "lr", "muon_share", "log_every"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} must be a number > 0, got {getattr(self, name)}")
+        if not self.max_tokens < self.width:
+            raise UsageError(f"max_tokens must be < width, got {self.max_tokens} and {self.width}")
+        if not self.block < self.max_tokens:
+            raise UsageError(f"block must be < {self.max_tokens}, the tokens of an answer, got {self.block}")

@@ -96,22 +96,31 @@ def save_drafter(
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
+    try:
+        _fill(partial, module, vocabulary, target_layers, card)
+        if out.exists():
+            os.replace(out, old)
+        os.replace(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(
+    folder: Path, module: DrafterModule | ChainModule, vocabulary: Tensor, target_layers: int, card: Mapping[str, Any]
+) -> None:
     shards = _shards(drafter_tensors(module, vocabulary))
     index: dict[str, str] = {}
     for number, tensors in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(tensors, str(partial / name), metadata={"format": "pt"})
+        save_file(tensors, str(folder / name), metadata={"format": "pt"})
         index |= dict.fromkeys(tensors, name)
     size = sum(t.numel() * t.element_size() for tensors in shards for t in tensors.values())
-    _write(partial / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
+    _write(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
     chain = isinstance(module, ChainModule)
-    _write(partial / "config.json", drafter_config(module.shape, target_layers, chain=chain))
-    _write(partial / "card.json", dict(card))
-    (partial / "README.md").write_text(card_text(card))
-    if out.exists():
-        os.replace(out, old)
-    os.replace(partial, out)
-    shutil.rmtree(old, ignore_errors=True)
+    _write(folder / "config.json", drafter_config(module.shape, target_layers, chain=chain))
+    _write(folder / "card.json", dict(card))
+    (folder / "README.md").write_text(card_text(card))
 
 
 def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -128,4 +137,4 @@ def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
