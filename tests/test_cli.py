@@ -381,6 +381,11 @@ def test_commands_that_would_hang_or_pass_vacuously(model, tmp_path):
     drafter = str(write_drafter(tmp_path / "drafter"))
     base = ("--target", str(model), "--drafter", drafter)
     refused(dsbench("calibrate", *base, "--batch", "0", home=tmp_path), 2, "calibrate needs")
+    few = ("calibrate", *base, "--prompts", "2", "--out", "a/c.json", "--plots", "b", "--max-tokens")
+    refused(dsbench(*few, "100000", "--workload", "math", home=tmp_path), 2, "no prompt of math", "lower --max-tokens")
+    refused(dsbench(*few, "4", "--events", "coupled@1e-300", home=tmp_path), 2, "temperature must be 0 or lie in")
+    refused(dsbench(*few, "4", "--workload", "math,math", home=tmp_path), 2, "workload math is named twice")
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists(), "a refused call left its folder"
     refused(dsbench("selftest", *base, "--prompts", "0", home=tmp_path), 2, "prompts must be >= 1")
     refused(dsbench("calibrate", *base, "--out", str(tmp_path), home=tmp_path), 2, "it is a folder")
     prompts = tmp_path / "p.jsonl"
