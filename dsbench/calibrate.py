@@ -11,6 +11,7 @@ import pandas as pd
 
 from dsbench.acceptance import ALL, Acceptance, acceptance, with_all
 from dsbench.deployment import Deployment, environment
+from dsbench.errors import UsageError
 from dsbench.profiles.calibration import Calibration, CalibrationSet, EventKey, Head, Method
 from dsbench.profiles.calibration_fit import Rounds, fit_calibration
 from dsbench.profiles.calibration_report import CalibrationReport, Row, report_rows
@@ -40,9 +41,11 @@ def calibrate(
             for name in workloads
         }
         rollouts = roll_out(deployment, requests, event, batch)
+        _check_rounds(rollouts, event)
         rounds.append(rounds_frame(event, rollouts))
         counts = {name: [prompt_counts(r, name, block) for r in own] for name, own in rollouts.items()}
-        lengths += [acceptance(name, event, own, seed) for name, own in with_all(counts).items()]
+        ran = {name: own for name, own in with_all(counts).items() if any(p.rounds for p in own)}
+        lengths += [acceptance(name, event, own, seed) for name, own in ran.items()]
         for head in get_args(Head):
             maps, scored = fit_and_score(rollouts, event, head)
             shipped.append(maps[-1])
@@ -61,6 +64,13 @@ def calibrate(
     calibrations = CalibrationSet(entries=tuple(shipped), contract=contract, provenance=facts)
     report = CalibrationReport(rows=tuple(rows), contract=contract, provenance=facts)
     return calibrations, report, lengths, pd.concat(rounds, ignore_index=True)
+
+
+def _check_rounds(rollouts: Mapping[str, Sequence[Rollout]], event: EventKey) -> None:
+    """Raises UsageError where a half of the requests made no round: nothing could be fitted, or scored."""
+    for half, use in ((FIT, "fit to"), (TEST, "score")):
+        if not any(r.rounds for own in rollouts.values() for r in own[half::2]):
+            raise UsageError(f"{event}: no round to {use}", hint="give more --prompts or --max-tokens")
 
 
 def fit_and_score(

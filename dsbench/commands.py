@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -41,7 +42,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
     file_to_write(out)
-    writable_folder(plots)
+    check_writable(plots)
     deployment = deploy(config)
     longest = longest_context(deployment)
     if contexts[-1] > longest:
@@ -128,7 +129,7 @@ def cost_file(config: RunConfig, deployment: Deployment) -> Path:
     note("no cost table covers this: measuring a short one (`dsbench profile-cost` makes a better one)")
     usual = (1, 4, 8, 16) if deployment.device.type == "cpu" else (1, 4, 16, 64, 256)
     path = cost_path(deployment)
-    writable_folder(path.parent)
+    check_writable(path.parent)
     _, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES, path)
     if report.verify.heldout_median is not None:
         note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
@@ -231,18 +232,21 @@ def calibrate(
     from dsbench.calibrate import calibrate as fit
     from dsbench.plots_reliability import draw_reliability
     from dsbench.profiles.calibration_report import report_path
+    from dsbench.rollouts import check_workloads
     from dsbench.sweep import split_workloads
 
     wanted = parse_events(events)
     if batch < 1 or prompts < 2 or config.max_tokens < 2:
         raise UsageError("calibrate needs --batch >= 1, --prompts >= 2 and --max-tokens >= 2")
+    workloads = split_workloads(config.workload)
+    check_workloads(workloads)
     kept = out.with_name(f"{out.stem}-rounds.parquet")
     for path in (out, report_path(out), kept):
         file_to_write(path)
-    writable_folder(plots)
+    check_writable(plots)
     deployment = deploy(config)
     calibrations, report, lengths, rounds = fit(
-        deployment, workloads=split_workloads(config.workload), prompts=prompts, max_tokens=config.max_tokens,
+        deployment, workloads=workloads, prompts=prompts, max_tokens=config.max_tokens,
         batch=batch, seed=config.seed, events=wanted, notice=note,
     )  # fmt: skip
     calibrations.save(out)
@@ -293,7 +297,7 @@ def file_to_write(path: Path | None, *, flag: str = "--out") -> None:
     """Raises UsageError if `path`, given by `flag`, could not be written as a file, before anything is computed."""
     if path is not None and path.is_dir():
         raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
-    writable_folder(path.parent if path is not None else None, flag=flag)
+    check_writable(path.parent if path is not None else None, flag=flag)
 
 
 def writable_folder(folder: Path | None, *, flag: str = "--out") -> None:
@@ -307,6 +311,17 @@ def writable_folder(folder: Path | None, *, flag: str = "--out") -> None:
         probe.unlink(missing_ok=True)  # another rank of this training may probe as well
     except OSError as problem:
         raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint=f"name another {flag}") from None
+
+
+def check_writable(folder: Path | None, *, flag: str = "--out") -> None:
+    """As `writable_folder`, but leaves no folder behind: who writes makes it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()] if folder is not None else []
+    try:
+        writable_folder(folder, flag=flag)
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def _progress() -> Progress:

@@ -101,7 +101,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         drafter = load_drafter(folder, target.model)
         if isinstance(drafter, MtpDrafter):
             raise UsageError(f"{folder} holds a chain drafter", hint="give it as --mtp-drafter, for the modes mtp:K")
-        calibrations = _calibrations(config, folder, drafter.digest, target.model.digest)
+        calibrations = _calibrations(config, folder, drafter, target.model.digest)
     chain = load_drafter(chain_folder, target.model) if chain_folder else None
     if chain is not None and not isinstance(chain, MtpDrafter):
         raise UsageError(f"{chain_folder} holds no chain drafter", hint="a block drafter goes to --drafter")
@@ -192,12 +192,13 @@ def has_drafter(config: RunConfig) -> bool:
     return bool(config.drafter) or (SHIPPED / config.target / "dspark" / "config.json").exists()
 
 
-def _calibrations(config: RunConfig, folder: Path, digest: str, target_digest: str) -> CalibrationSet | None:
+def _calibrations(config: RunConfig, folder: Path, drafter: Drafter, target_digest: str) -> CalibrationSet | None:
+    """The named set, or the one beside the drafter. Raises EnvironmentRefused for one that is not this drafter's."""
     path = Path(config.calibration) if config.calibration else folder / "calibration.json"
     if not config.calibration and not path.exists():
         return None
     calibrations = load_calibration_set(path)
-    calibrations.require({"drafter": digest, "target": target_digest})
+    calibrations.require_drafter(drafter.digest, target_digest, drafter.block)
     return calibrations
 
 

@@ -16,6 +16,7 @@ import torch
 
 from dsbench.deployment import Deployment, environment
 from dsbench.drafters_file import Timing
+from dsbench.errors import EnvironmentRefused
 from dsbench.intervals import quantile_of
 from dsbench.profile_cost import profile_engine, standing_requests
 from dsbench.runtime.batch import pack_rows
@@ -23,6 +24,7 @@ from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import sampling_of
+from dsbench.runtime.targets.load import free_bytes
 
 CONTEXT = 300  # committed tokens a request
 REPEATS, WARM = 40, 5  # calls measured, and calls before them
@@ -47,7 +49,7 @@ def draft_times(
 ) -> list[list[Timing]]:
     """Timings by deployment. All calls of a batch size are made in turn, in a new random order each repeat."""
     device = deployments[0].device
-    context = min([CONTEXT, *(d.target.model.shape.context - d.drafter.block - 49 for d in deployments)])
+    context = _context(deployments)
     found: list[list[Timing]] = [[] for _ in deployments]
     together, facts = tuple(d.contract["drafter"] for d in deployments), environment(device)
     for batch in batches:
@@ -63,6 +65,31 @@ def draft_times(
             )  # fmt: skip
         notice(f"timed {len(calls)} calls at batch size {batch}, {REPEATS} times each")
     return found
+
+
+def check_room(deployments: Sequence[Deployment], batch: int) -> None:
+    """Raises EnvironmentRefused if the pages and logits of `batch` requests cannot lie in the memory that is free.
+
+    All drafters' calls of a batch size are held at once.
+    """
+    model = deployments[0].target.model
+    shape, element = model.shape, 4 if model.device.type == "cpu" else model.dtype.itemsize
+    tokens, need = 2 * _context(deployments) + 64, 0
+    for drafter in (d.drafter for d in deployments):
+        layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
+        need += batch * tokens * 2 * element * sum(heads * width for heads, width in layers)
+        need += batch * drafter.block * shape.hidden * element
+    have = free_bytes(model.device)
+    if have is not None and need > 0.9 * have:
+        raise EnvironmentRefused(
+            f"timing at batch size {batch} needs {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are free on"
+            f" {model.device}",
+            hint="give --time smaller batch sizes",
+        )
+
+
+def _context(deployments: Sequence[Deployment]) -> int:
+    return min([CONTEXT, *(d.target.model.shape.context - d.drafter.block - 49 for d in deployments)])
 
 
 def interleaved(

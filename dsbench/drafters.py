@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dsbench.acceptance import ALL
-from dsbench.commands import note, writable_folder
+from dsbench.commands import check_writable, note
 from dsbench.deployment import Deployment, deploy, environment, sources_digest
-from dsbench.draft_time import draft_times
-from dsbench.drafters_card import write_card
+from dsbench.draft_time import check_room, draft_times
+from dsbench.drafters_card import read_card, write_card
 from dsbench.drafters_file import FILE, Cell, Comparison, DrafterEntry, load_comparison, unique_names
 from dsbench.drafters_table import print_comparison, write_csv
 from dsbench.errors import UsageError
 from dsbench.plots_drafters import draw_decay
 from dsbench.profiles.calibration import EventKey
 from dsbench.ranges import parse_events, parse_range
-from dsbench.rollouts import ARM, prompt_counts, requests_digest, roll_out, rollout_requests
+from dsbench.rollouts import ARM, check_workloads, prompt_counts, requests_digest, roll_out, rollout_requests
 from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.request import Request
+from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
 from dsbench.sweep import split_workloads
 
@@ -43,11 +43,7 @@ class DraftersPlan:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.prompts < 1 or self.max_tokens < 2:
             raise UsageError("drafters needs --batch >= 1, --prompts >= 1 and --max-tokens >= 2")
-        if ALL in self.workloads:
-            raise UsageError(f"a workload named {ALL!r} would be taken for all of them", hint="rename its file")
-        twice = {w for w in self.workloads if self.workloads.count(w) > 1}
-        if twice:
-            raise UsageError(f"workload {twice.pop()} is named twice")
+        check_workloads(self.workloads)
 
 
 def drafters(
@@ -61,14 +57,18 @@ def drafters(
         batches=parse_range(time, what="time") if time else (),
     )  # fmt: skip
     check_folders(folders, names)
-    writable_folder(out)
+    check_writable(out)
+    for folder in folders if cards else ():
+        read_card(folder)
+        check_writable(folder)
     comparison = compare(deploy(config, need_drafter=False), folders, names, plan, out, note)
     write_csv(comparison, out / "drafters.csv")
     print_comparison(comparison)
     for path in (out / FILE, out / "drafters.csv", *draw_decay(comparison, out)):
         print(path)
     for folder in folders if cards else ():
-        entry = next(d for d in comparison.drafters if Path(d.folder) == folder)
+        entry = comparison.find(folder_digest(folder))
+        assert entry is not None
         print(write_card(folder, comparison, entry))
 
 
@@ -107,7 +107,10 @@ def compare(
     found = load_comparison(path) if path.exists() else Comparison(conditions=conditions(target, plan))
     found.require(conditions(target, plan))
     entries = register(found, folders, names, deployments)
-    found.save(path)
+    for workload in plan.workloads:
+        _requests(target, workload, plan.events[0], plan)
+    if plan.batches:
+        check_room(deployments, max(plan.batches))
     for event in plan.events:
         for deployment, entry in zip(deployments, entries, strict=True):
             if _run_event(deployment, entry, event, plan, notice):
@@ -156,6 +159,13 @@ def register(
     return entries
 
 
+def _requests(deployment: Deployment, workload: str, event: EventKey, plan: DraftersPlan) -> list[Request]:
+    """As `rollout_requests`."""
+    return rollout_requests(
+        deployment, workload, event, prompts=plan.prompts, max_tokens=plan.max_tokens, seed=plan.seed
+    )
+
+
 def _run_event(
     deployment: Deployment, entry: DrafterEntry, event: EventKey, plan: DraftersPlan, notice: Callable[[str], None]
 ) -> bool:
@@ -163,13 +173,7 @@ def _run_event(
     sources = sources_digest()
     missing: dict[str, list[Request]] = {}
     for workload in plan.workloads:
-        requests = rollout_requests(
-            deployment, workload, event, prompts=plan.prompts, max_tokens=plan.max_tokens, seed=plan.seed
-        )
-        if not requests:
-            raise UsageError(
-                f"no prompt of {workload} leaves room for {plan.max_tokens} tokens", hint="lower --max-tokens"
-            )
+        requests = _requests(deployment, workload, event, plan)
         kept = entry.cell(event, workload)
         if kept is not None and kept.prompts_digest == requests_digest(requests):
             older = kept.environment.get("sources") != sources

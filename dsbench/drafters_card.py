@@ -11,18 +11,41 @@ from dsbench.drafters_file import Comparison, DrafterEntry
 from dsbench.errors import UsageError
 from dsbench.intervals import Interval
 from dsbench.profiles.card import card_text
+from dsbench.profiles.files import write_whole
+
+CARD, README = "card.json", "README.md"
+DAMAGED = "restore it, or leave --cards out"
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """The folder's card less what was measured. Raises UsageError for a card that is missing or cannot be rewritten."""
+    path, readme = folder / CARD, folder / README
+    if not path.is_file():
+        raise UsageError(f"drafter folder {folder} has no {CARD}", hint="only `dsbench train` writes one")
+    if readme.is_dir():
+        raise UsageError(f"cannot write {readme}: it is a folder")
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(card, dict):
+            raise TypeError("it is no JSON object")
+        kept = {name: value for name, value in card.items() if name != "measured"}
+        card_text(kept).encode()
+    except KeyError as problem:
+        raise UsageError(f"{path} is damaged: field {problem} is missing", hint=DAMAGED) from None
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror}") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
+        raise UsageError(f"{path} is damaged: {problem}", hint=DAMAGED) from None
+    return kept
 
 
 def write_card(folder: Path, comparison: Comparison, entry: DrafterEntry) -> Path:
-    """Rewrites the folder's README.md with what was measured. Raises UsageError for a folder without a card."""
-    path = folder / "card.json"
-    if not path.is_file():
-        raise UsageError(f"drafter folder {folder} has no card.json", hint="only `dsbench train` writes one")
-    card = json.loads(path.read_text()) | {"measured": measured(comparison, entry)}
-    path.write_text(json.dumps(card, indent=1) + "\n")
-    readme = folder / "README.md"
-    readme.write_text(card_text(card))
-    return readme
+    """Rewrites card.json and README.md with what was measured, each whole or not at all. Raises as `read_card`."""
+    card = read_card(folder) | {"measured": measured(comparison, entry)}
+    text = card_text(card)
+    write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
+    write_whole(folder / README, text)
+    return folder / README
 
 
 def measured(comparison: Comparison, entry: DrafterEntry) -> dict[str, Any]:

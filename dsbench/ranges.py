@@ -8,6 +8,8 @@ from typing import cast, get_args
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import EventKey, Rule
 
+COLDEST, HOTTEST = 1e-6, 1e6  # beyond, logits over temperature leave fp32
+MOST = 1_000_000  # of anything that a range counts
 GRAMMAR = "e.g. 1,2,4  1:8  16:64:8  1:256:x2"
 
 
@@ -32,6 +34,10 @@ def parse_events(text: str) -> tuple[EventKey, ...]:
             raise UsageError(f"{temperature!r} is no number") from None
         if not (math.isfinite(heat) and heat >= 0):
             raise UsageError(f"temperature must be finite and >= 0, got {heat}")
+        if heat and not COLDEST <= heat <= HOTTEST:
+            raise UsageError(
+                f"temperature must be 0 or lie in {COLDEST:g}..{HOTTEST:g}, got {heat}", hint="0 takes the likeliest"
+            )
         event = EventKey(rule=cast(Rule, rule), temperature=heat)
         if event.canonical in [other.canonical for other in found]:
             raise UsageError(f"event {part.strip()} is named twice", hint="at temperature 0 all rules are one event")
@@ -63,7 +69,9 @@ def _part(part: str, text: str, what: str) -> list[int]:
 def _number(text: str, whole: str, what: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"{what} {whole!r}: {text!r} is no whole number", hint=GRAMMAR)
-    value = int(text)
+    value = int(text[: len(str(MOST)) + 1])  # more digits are refused, and not read
     if value < 1:
         raise UsageError(f"{what} {whole!r}: must be >= 1", hint=GRAMMAR)
+    if len(text) > len(str(MOST)) or value > MOST:
+        raise UsageError(f"{what} {whole[:40]!r}: must be <= {MOST}", hint=GRAMMAR)
     return value

@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from dsbench.acceptance import PromptCounts, depth_counts
+from dsbench.acceptance import ALL, PromptCounts, depth_counts
 from dsbench.deployment import Deployment
+from dsbench.errors import UsageError
 from dsbench.generate import build_requests, run_requests
 from dsbench.measure import repetition
 from dsbench.profiles.calibration import EventKey
@@ -34,11 +35,26 @@ class Rollout:
 def rollout_requests(
     deployment: Deployment, workload: str, event: EventKey, *, prompts: int, max_tokens: int, seed: int
 ) -> list[Request]:
-    """Fresh requests of the workload's first `prompts` prompts that leave room for `max_tokens`."""
+    """Fresh requests of the workload's first `prompts` prompts that leave room for `max_tokens`.
+
+    Raises UsageError where there is none.
+    """
     sampling: dict[str, Any] = {"temperature": event.temperature, "max_tokens": max_tokens}
-    return build_requests(
+    requests = build_requests(
         deployment, workload, limit=prompts, seed=seed, sampling=sampling, home=deployment.home, skip_long=True
     )
+    if not requests:
+        raise UsageError(f"no prompt of {workload} leaves room for {max_tokens} tokens", hint="lower --max-tokens")
+    return requests
+
+
+def check_workloads(workloads: Sequence[str]) -> None:
+    """Raises UsageError for a workload that is named twice, or as all of them are together."""
+    if ALL in workloads:
+        raise UsageError(f"a workload named {ALL!r} would be taken for all of them", hint="rename its file")
+    for name in workloads:
+        if workloads.count(name) > 1:
+            raise UsageError(f"workload {name} is named twice", hint="name each once")
 
 
 def roll_out(

@@ -21,6 +21,7 @@ from dsbench.kernels.gumbel import (
     BLOCK,
     block_tops,
     block_words,
+    column_of_top,
     gumbel_of_word,
     most_winning,
     philox_word,
@@ -165,9 +166,7 @@ def _find(x: Any, tops: Any, but: int) -> int:
         if (but < 0 or b != block) and (best < 0 or tops[b] > tops[best]):
             best = b
     if best >= 0 and (found < 0 or tops[best] > x[found] or (tops[best] == x[found] and best < block)):
-        found = best * BLOCK
-        while x[found] != tops[best]:
-            found += 1
+        found = column_of_top(x, tops, best)
     return found
 
 

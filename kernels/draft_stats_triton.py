@@ -39,7 +39,11 @@ def _gumbel(seed, position, b_id):
 
 @triton.jit
 def best_two(b_x, AXIS: tl.constexpr):
-    """Largest along an axis, its index (the lowest of equals), largest of the rest."""
+    """Largest along an axis, its index (the lowest of equals), largest of the rest; NaN counts as -inf.
+
+    Compared as it is, NaN loses to whatever stands right of it: to a column past the row's end, too.
+    """
+    b_x = tl.where(b_x == b_x, b_x, float("-inf"))
     top, at = tl.max(b_x, AXIS, return_indices=True, return_indices_tie_break_left=True)
     o_x = tl.arange(0, b_x.shape[AXIS])
     mine = o_x == at if AXIS == 0 else o_x[None, :] == at[:, None]

@@ -1,7 +1,8 @@
 """argmax over a row of logits / temperature + Gumbel noise: the coupled rule's only sampling step.
 
 `gumbel_argmax_reference` builds the whole noise table; `gumbel_argmax_cpu` (numba) makes a number only where it
-could win. Both name the same token. Temperature 0 is plain argmax. Lowest id wins an exact tie.
+could win. Both name the same token. Temperature 0 is plain argmax. Lowest id wins an exact tie. A row of NaN, or of
+-inf, has its first column as winner; one with NaN among numbers has some column of its own.
 """
 
 from __future__ import annotations
@@ -110,6 +111,15 @@ def block_tops(x: Any) -> Any:
     return tops
 
 
+@numba.njit(inline="always")
+def column_of_top(x: Any, tops: Any, block: int) -> int:
+    """The lowest column of a block that holds its maximum; the block's first where none does: NaN equals nothing."""
+    for v in range(block * BLOCK, min((block + 1) * BLOCK, x.shape[0])):
+        if x[v] == tops[block]:
+            return v
+    return block * BLOCK
+
+
 @numba.njit
 def block_words(seed: Any, position: Any, ids: Any, first: int, count: int, words: Any) -> Any:
     """`philox_word` >> 8 of ids[first : first + count] into `words`, and their least; without branches, for SIMD."""
@@ -140,9 +150,7 @@ def _argmax_rows(logits: Any, temperature: Any, seeds: Any, positions: Any, ids:
         for b in range(1, tops.shape[0]):
             if tops[b] > tops[block]:
                 block = b
-        top, last = block * BLOCK, min((block + 1) * BLOCK, x.shape[0]) - 1
-        while top < last and x[top] != tops[block]:
-            top += 1
+        top = column_of_top(x, tops, block)
         if temperature[row] > 0:
             top = _perturbed_top(x, tops, top, temperature[row], seeds[row], positions[row], ids, winning)
         out[row] = top

@@ -179,6 +179,21 @@ class CalibrationSet:
             self.contract, current, what="the calibration", fields=self.contract, may_differ=may_differ, hint=HINT
         )
 
+    def require_drafter(self, drafter: str, target: str, block: int) -> None:
+        """Raises EnvironmentRefused for a set that is not of this drafter and target, or says of neither."""
+        ours = {"drafter": drafter, "target": target}
+        unsaid = ", ".join(name for name in ours if name not in self.contract)
+        if unsaid:
+            raise EnvironmentRefused(f"the calibration does not say its {unsaid}", hint=HINT)
+        self.require(ours)
+        blocks = sorted({entry.block for entry in self.entries} - {block})
+        if blocks:
+            raise EnvironmentRefused(
+                f"the calibration is for a block of {blocks[0]}, the drafter's is {block}", hint=HINT
+            )
+        if not self.entries:
+            raise EnvironmentRefused("the calibration calibrates nothing", hint=HINT)
+
     def save(self, path: Path) -> None:
         """Write the set as versioned JSON, atomically."""
         write_json(Path(path), kind=KIND, schema=SCHEMA, body=asdict(self))

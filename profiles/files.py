@@ -22,7 +22,11 @@ def write_json(path: Path, *, kind: str, schema: int, body: Mapping[str, Any], i
     `indent` None writes one line, for large files. Makes the folder where it is missing. Raises ValueError for a NaN or
     an infinity: JSON has none.
     """
-    text = json.dumps({"kind": kind, "schema": schema, **body}, indent=indent, allow_nan=False) + "\n"
+    write_whole(path, json.dumps({"kind": kind, "schema": schema, **body}, indent=indent, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file with this text; a reader sees the old one or the new one. Makes the folder where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -45,7 +49,7 @@ def read_json(path: Path, *, kind: str, schema: int, build: Callable[[dict[str, 
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the {kind} {path}: {error.strerror}", hint=hint) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a {kind}: not JSON ({error})", hint=hint) from error
     if not isinstance(data, dict) or data.get("kind") != kind:
         found = data.get("kind") if isinstance(data, dict) else type(data).__name__
@@ -57,7 +61,7 @@ def read_json(path: Path, *, kind: str, schema: int, build: Callable[[dict[str, 
         return build(body)
     except KeyError as error:
         raise UsageError(f"{path} is a damaged {kind}: field {error} is missing", hint=hint) from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is a damaged {kind}: {error}", hint=hint) from error
 
 

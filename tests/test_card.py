@@ -8,11 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from test_drafters import comparison
+import test_cli as command
+from test_drafters import comparison, model, run, setting  # noqa: F401
 from typer.testing import CliRunner
 
 from dsbench.cli import app
 from dsbench.drafters_card import write_card
+from dsbench.drafters_file import load_comparison
 from dsbench.errors import UsageError
 from dsbench.train import command_line, train_options
 
@@ -71,3 +73,48 @@ def test_the_command_of_a_shipped_card_has_the_cards_options(name, monkeypatch):
         other.exit_code == 0
         and asdict(train_options(called["kind"], called["options"], seed=called["seed"], data=None)) == options
     )
+
+
+TEXT = json.dumps(CARD)
+
+
+@pytest.mark.parametrize(
+    ("card", "words"),
+    [
+        (None, "has no card.json"),
+        (b"{", "card.json is damaged"),
+        (b"[]", "card.json is damaged"),
+        (b"\xff", "card.json is damaged"),
+        (b"[" * 100_000, "card.json is damaged"),
+        (b"{}", "field 'options' is missing"),
+        (TEXT.replace('"block": 3', '"block": "3"').encode(), "card.json is damaged"),
+        (TEXT.replace('"tokens": 1000', '"tokens": "many"').encode(), "card.json is damaged"),
+        (TEXT.replace('"toy"', '"\\ud800"').encode(), "card.json is damaged"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_card_that_cannot_be_rewritten_is_told_before_anything_runs(card, words, setting, tmp_path):  # noqa: F811
+    block, chain, flags = setting
+    (chain / "card.json").write_text(TEXT)
+    if card is not None:
+        (block / "card.json").write_bytes(card)
+    command.refused(run(tmp_path, chain, block, *flags, "--cards"), 2, words)
+    assert not (tmp_path / "out").exists() and (chain / "card.json").read_text() == TEXT
+
+
+def test_the_card_is_of_what_the_folder_holds_now(setting, tmp_path):  # noqa: F811
+    """A folder whose drafter was made anew keeps its name in --out, and the results of the one before."""
+    block, chain, flags = setting
+    flags = [flag if flag != "coupled@1,residual@1" else "coupled@1" for flag in flags]
+    (block / "card.json").write_text(TEXT)
+    assert run(tmp_path, block, *flags).returncode == 0
+    config = json.loads((block / "config.json").read_text())
+    (block / "config.json").write_text(json.dumps(config | {"block_size": 2}))
+    done = run(tmp_path, block, *flags, "--cards")
+    assert done.returncode == 0, done.stderr
+    measured = json.loads((block / "card.json").read_text())["measured"]
+    found = load_comparison(tmp_path / "out" / "drafters.json")
+    assert [d.block for d in found.drafters] == [4, 2]
+    rows = {d.name: r for d, r in found.acceptances() if r.workload == "all"}
+    assert measured["lengths"][0]["rounds"] == rows[found.drafters[1].name].rounds != rows["block"].rounds
+    assert not [p for p in block.iterdir() if p.suffix == ".tmp"]

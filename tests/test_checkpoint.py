@@ -165,6 +165,7 @@ def test_a_checkpoint_runs_as_the_dense_forward(name, tmp_path):
     ],
 )
 def test_a_saved_config_reads_back_the_windows(windows, causal):
-    shape = replace(drafter_shape(SIZES | {"mask_token_id": None}, "d"), windows=windows, causal=causal)
+    shape = drafter_shape(SIZES | {"mask_token_id": None, "num_target_layers": 4}, "d")
+    shape = replace(shape, windows=windows, causal=causal)
     back = drafter_shape(drafter_config(shape, 4, chain=False), shape.layer.name)
     assert back == replace(shape, windows=windows or (None,) * 3, causal=causal or (False,) * 3)

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -19,6 +19,7 @@ from tiny import tiny_drafter, tiny_shape, write_mtp
 
 from dsbench import cli
 from dsbench.errors import UsageError
+from dsbench.profiles.calibration import Calibration, CalibrationSet, EventKey, Quality
 from dsbench.ranges import parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.drafters.checkpoint import read_drafter
@@ -26,6 +27,7 @@ from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.request import SamplingParams
 from dsbench.runtime.targets.dense import random_weights
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
+from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import resolve
 from dsbench.sweep import split_workloads
 
@@ -175,6 +177,39 @@ def test_bad_drafters(model, tmp_path):
     refused(dsbench(*run, str(hidden), home=tmp_path), 2, "fc.weight")
     vocab = write_drafter(tmp_path / "vocab", target_layer_ids=[0, 3])
     refused(dsbench(*run, str(vocab), home=tmp_path), 6, "target_layer_ids")
+
+
+def test_a_calibration_that_is_not_this_drafters_is_refused(model, tmp_path):
+    drafter = write_drafter(tmp_path / "drafter")
+    home = {"drafter": folder_digest(drafter), "target": folder_digest(model)}
+    ones, none = (1.0,) * 4, Quality(conditional=(), prefix=())
+    entry = Calibration(
+        method="identity", head="conditioned", event=EventKey(rule="coupled", temperature=0.0), scale=ones, offset=ones,
+        prior=ones, n=0, scored_on="fit", before=none, after=none,
+    )  # fmt: skip
+    path = drafter / "calibration.json"
+    run = ("generate", "--target", str(model), "--mode", "static", "--drafter", str(drafter), "--temperature", "0")
+    run = (*run, "--max-tokens", "3", "--limit", "1")
+
+    def told(entries, contract, edit=lambda body: body):
+        CalibrationSet(entries=entries, contract=contract).save(path)
+        path.write_text(json.dumps(edit(json.loads(path.read_text()))))
+        return dsbench(*run, home=tmp_path)
+
+    short = replace(entry, scale=ones[1:], offset=ones[1:], prior=ones[1:])
+    assert told((entry,), home).returncode == 0
+    refused(told((entry,), home | {"drafter": "other"}), 6, "drafter: recorded other", "dsbench calibrate")
+    refused(told((entry,), {}), 6, "does not say its drafter, target", "dsbench calibrate")
+    refused(told((entry,), {"target": home["target"]}), 6, "does not say its drafter", "dsbench calibrate")
+    refused(told((short,), home), 6, "a block of 3, the drafter's is 4", "dsbench calibrate")
+    refused(told((), home), 6, "calibrates nothing", "dsbench calibrate")
+    refused(told((entry,), home, lambda body: body | {"schema": 0}), 2, "schema 0", "dsbench calibrate")
+    refused(told((entry,), home, lambda body: body | {"entries": 3}), 2, "damaged", "dsbench calibrate")
+    huge = {"scale": [10**400] * 4}
+    refused(told((entry,), home, lambda body: body | {"entries": [body["entries"][0] | huge]}), 2, "damaged")
+    for content in (b"", b"\xff", b"[" * 100_000):
+        path.write_bytes(content)
+        refused(dsbench(*run, home=tmp_path), 2, "is not a calibration", "dsbench calibrate")
 
 
 def test_event_heads_that_misfit_are_refused_by_name(tmp_path):
@@ -381,6 +416,11 @@ def test_commands_that_would_hang_or_pass_vacuously(model, tmp_path):
     drafter = str(write_drafter(tmp_path / "drafter"))
     base = ("--target", str(model), "--drafter", drafter)
     refused(dsbench("calibrate", *base, "--batch", "0", home=tmp_path), 2, "calibrate needs")
+    few = ("calibrate", *base, "--prompts", "2", "--out", "a/c.json", "--plots", "b", "--max-tokens")
+    refused(dsbench(*few, "100000", "--workload", "math", home=tmp_path), 2, "no prompt of math", "lower --max-tokens")
+    refused(dsbench(*few, "4", "--events", "coupled@1e-300", home=tmp_path), 2, "temperature must be 0 or lie in")
+    refused(dsbench(*few, "4", "--workload", "math,math", home=tmp_path), 2, "workload math is named twice")
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists(), "a refused call left its folder"
     refused(dsbench("selftest", *base, "--prompts", "0", home=tmp_path), 2, "prompts must be >= 1")
     refused(dsbench("calibrate", *base, "--out", str(tmp_path), home=tmp_path), 2, "it is a folder")
     prompts = tmp_path / "p.jsonl"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -333,7 +335,34 @@ def test_drafters_refuses_in_one_line(setting, tmp_path):
     command.refused(run(tmp_path, block, *flags, "--prompts", "0"), 2, "drafters needs")
     twin = command.write_drafter(tmp_path / "twin")
     command.refused(run(tmp_path, block, twin, *flags), 2, "hold the same drafter")
-    assert not (tmp_path / "out" / "drafters.json").exists()
+    command.refused(run(tmp_path, block, *flags, "--workload", "nonsense"), 2, "nonsense")
+    command.refused(run(tmp_path, block, *flags, "--workload", "math,math"), 2, "workload math is named twice")
+    command.refused(run(tmp_path, block, *flags, "--max-tokens", "100000"), 2, "no prompt", "lower --max-tokens")
+    command.refused(run(tmp_path, block, *flags, "--events", "coupled@1e-300"), 2, "temperature must be 0 or lie in")
+    command.refused(run(tmp_path, block, *flags, "--time", "1000000"), 6, "needs", "GiB", "smaller batch sizes")
+    command.refused(run(tmp_path, block, *flags, "--time", "100000000"), 2, "must be <= 1000000")
+    command.refused(run(tmp_path, block, *flags, "--time", "1:100000000000000000000"), 2, "must be <= 1000000")
+    spoilt = command.write_drafter(tmp_path / "spoilt", rope_theta=-1)
+    command.refused(run(tmp_path, block, spoilt, *flags), 2, "rope_theta must be above 0")
+    command.refused(run(tmp_path, block, *flags, "--out", str(tmp_path / "a" / "b"), "--time", "1000000"), 6, "GiB")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "a").exists(), "a refused call left its folder"
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_call_that_was_killed_goes_on_where_it_was(end, setting, tmp_path):
+    block, chain, flags = setting
+    call = [sys.executable, "-m", "dsbench", "drafters", str(block), str(chain), *flags]
+    surroundings = os.environ | {"DSBENCH_HOME": str(tmp_path), "PYTHONPATH": str(command.ROOT)}
+    process = subprocess.Popen(call, cwd=tmp_path, env=surroundings, stderr=subprocess.PIPE, text=True)
+    assert "rounds" in process.stderr.readline()  # the first cell is done
+    process.send_signal(end)
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    again = run(tmp_path, block, chain, *flags)
+    assert again.returncode == 0, again.stderr
+    whole = load_comparison(tmp_path / "out" / "drafters.json")
+    assert [len(d.cells) for d in whole.drafters] == [2, 2]
 
 
 def test_calibrate_writes_its_report_and_pictures(setting, model, tmp_path):

@@ -69,3 +69,13 @@ def test_a_captured_row_step_replays_with_other_rows_some_without_a_slot():
         assert torch.equal(made, OPS["rotate_and_store"].reference(**x | beside))
         for name in beside:
             assert torch.equal(x[name][:-1], beside[name][:-1]) and torch.equal(x[name][-1], last[name])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")], ids=str)
+@pytest.mark.parametrize("vocab", [1, 1000, 2500])
+def test_a_row_without_a_number_names_its_first_column(vocab, value):
+    rest = (torch.tensor([0.0, 1.0]), torch.tensor([3, 4]), torch.tensor([5, 6]), torch.arange(vocab))
+    x = dict(zip(("temperature", "seeds", "positions", "ids"), (t.cuda() for t in rest), strict=True))
+    for name in ("gumbel_argmax", "coupled_stats winner"):
+        found = OPS[name].compiled(logits=torch.full((2, vocab), value, device="cuda"), **x)
+        assert found.tolist() == [0, 0]

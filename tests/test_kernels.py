@@ -175,3 +175,40 @@ def test_features_of_laws_known_in_closed_form():
     rest = (torch.ones(1), torch.tensor([8]), torch.tensor([4]), torch.tensor([6, 9]))
     gap = coupled_stats(torch.tensor([[1.0, 1.5]]), *rest)[1][0, 4]
     assert float(gap) == pytest.approx(abs(float(1.0 + noise[0] - 1.5 - noise[1])), abs=1e-6)
+
+
+NUMBERLESS = [math.nan, -math.inf]
+
+
+@pytest.mark.parametrize("value", NUMBERLESS, ids=str)
+@pytest.mark.parametrize("vocab", [1, 63, 200, 5000])
+@pytest.mark.parametrize("op", [gumbel_argmax, lambda *row: coupled_stats(*row)[0]], ids=["argmax", "stats"])
+def test_a_row_without_a_number_names_its_first_column(op, vocab, value):
+    rest = (torch.tensor([0.0, 1.0]), torch.tensor([3, 4]), torch.tensor([5, 6]), torch.arange(vocab))
+    assert op(torch.full((2, vocab), value), *rest).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("op", [gumbel_argmax, lambda *row: coupled_stats(*row)[0]], ids=["argmax", "stats"])
+def test_a_row_with_some_nan_names_a_column_of_its_own(op):
+    logits = torch.randn(40, 333, generator=torch.Generator().manual_seed(0))
+    for row in range(40):
+        logits[row, row * 3 :: 1 + row % 5] = [math.nan, -math.inf, math.inf][row % 3]
+    rest = (torch.arange(40) % 4 / 2.0, torch.arange(40), torch.arange(40), torch.arange(333))
+    found = op(logits, *rest)
+    assert ((found >= 0) & (found < 333)).all()
+
+
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn", "deep"])
+def test_a_block_without_a_number_drafts_the_first_id(kind):
+    op = next(op for op in registry() if op.name == "coupled_block tokens")
+    x = op.make_inputs(torch.Generator().manual_seed(4), (9, 5, 24, 12, 5000, kind, False))
+    head = Head.of(kind, {name: t for name, t in x.items() if "." in name}, x["markov_w1.weight"])
+    part = head.hidden_part(x["hidden"])
+    names = ("anchor", "start", "depth", "temperature", "seeds", "ids")
+    rest = {name: x[name] for name in names} | {"counts": x["depth"].tolist(), "stats": True}
+    drafted = torch.arange(5) < x["depth"][:, None]
+    for value in NUMBERLESS:
+        tokens, _ = coupled_block(head, base=torch.full_like(x["base"], value), part=part, **rest)
+        assert (tokens[drafted] == x["ids"][0]).all() and (tokens[~drafted] == 0).all()
+    tokens, _ = coupled_block(head, base=x["base"], part=torch.full_like(part, math.nan), **rest)
+    assert torch.isin(tokens, torch.cat([x["ids"], torch.zeros(1, dtype=torch.int64)])).all()

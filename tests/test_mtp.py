@@ -5,6 +5,7 @@ The reference is plain fp64 torch over whole sequences with an explicit mask: ta
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -201,7 +202,7 @@ def test_a_checkpoint_survives_the_disk(vocab, tmp_path):
         ({"lacks": "block_size"}, UsageError, "lacks the field block_size"),
         ({"lacks": "head_dim"}, UsageError, "lacks the field head_dim"),
         ({"block_size": 0}, UsageError, "block_size must be >= 1"),
-        ({"hidden_size": "wide"}, UsageError, "value of the wrong kind"),
+        ({"hidden_size": "wide"}, UsageError, "hidden_size must be an integer, got 'wide'"),
         ({"num_hidden_layers": 2}, EnvironmentRefused, "num_hidden_layers = 2"),
         ({"hidden_size": 31}, EnvironmentRefused, "hidden_size = 31 must be even"),
         ({"rope_scaling": {"rope_type": "yarn"}}, EnvironmentRefused, "yarn"),
@@ -212,7 +213,27 @@ def test_a_checkpoint_survives_the_disk(vocab, tmp_path):
         ({"intermediate_size": 40}, UsageError, "mlp.gate_proj.weight has shape"),
         ({"vocab": 16, "lacks": "draft_vocab_ids"}, UsageError, "draft_vocab_ids"),
         ({"vocab": 16, "draft_vocab_size": 8}, UsageError, "draft_vocab_ids has shape"),
-        ({"vocab": 16, "vocab_size": 32}, UsageError, "draft_vocab_ids lie outside"),
+        ({"vocab": 16, "vocab_size": 32}, UsageError, "draft_vocab_ids reach outside"),
+        ({"hidden_act": "x"}, EnvironmentRefused, "hidden_act = 'x'"),
+        ({"attention_bias": True}, EnvironmentRefused, "attention_bias = True"),
+        ({"enable_confidence_head": "x"}, UsageError, "enable_confidence_head must be true or false"),
+        ({"block_size": 1.5}, UsageError, "block_size must be an integer, got 1.5"),
+        ({"block_size": 65}, UsageError, "block_size must be <= 64"),
+        ({"num_attention_heads": math.inf}, UsageError, "num_attention_heads must be an integer"),
+        ({"vocab_size": 10**30}, UsageError, "vocab_size must be <= "),
+        ({"rms_norm_eps": 0}, UsageError, "rms_norm_eps must be above 0 and finite"),
+        ({"rope_theta": math.nan}, UsageError, "rope_theta must be above 0 and finite"),
+        ({"architectures": 5}, UsageError, "architectures must be a list of names, got 5"),
+        ({"architectures": ["DsbenchMTP", 5]}, UsageError, "architectures must be a list of names"),
+        ({"num_target_layers": 5}, EnvironmentRefused, "num_target_layers is 5, the target's 4"),
+        ({"holds": {"extra.weight": torch.ones(3)}}, UsageError, "holds the tensor extra.weight"),
+        ({"holds": {"norm.weight": torch.full((32,), math.nan)}}, UsageError, "norm.weight holds a NaN"),
+        ({"holds": {"norm.weight": torch.ones(32).int()}}, UsageError, "norm.weight holds int32"),
+        (
+            {"vocab": 16, "holds": {"draft_vocab_ids": torch.zeros(16).int()}},
+            UsageError,
+            "draft_vocab_ids must increase",
+        ),
         ({"vocab_size": 128, "draft_vocab_size": 128}, EnvironmentRefused, "vocab_size is 128, the target's 64"),
         ({"target_digest": "0123"}, EnvironmentRefused, "trained for target 0123"),
     ],
@@ -221,4 +242,4 @@ def test_a_checkpoint_that_misfits_is_refused_by_name(changes, error, words, tmp
     folder = write_mtp(tmp_path / "chain", **changes)
     with pytest.raises(error) as caught:
         load_drafter(folder, tiny_target())
-    assert words in caught.value.message
+    assert words in caught.value.message and "\n" not in caught.value.message

@@ -88,12 +88,14 @@ def tiny_mtp(target: DenseTarget, *, block: int = 3, vocab: int = 64) -> MtpDraf
     return MtpDrafter(shape, {k: w.to(target.device) for k, w in tiny_mtp_weights(shape).items()}, "tiny-mtp", target)
 
 
-def write_mtp(folder: Path, *, block: int = 3, vocab: int = 64, lacks: str = "", **changes: object) -> Path:
-    """The tiny chain drafter's checkpoint; `changes` to its config, `lacks` a field or tensor to leave out."""
+def write_mtp(folder: Path, *, block: int = 3, vocab: int = 64, lacks: str = "", holds=None, **changes: object) -> Path:
+    """The tiny chain drafter's checkpoint; `changes` to its config, `lacks` a field or tensor to leave out, `holds`
+    tensors in place of its own."""
     shape = tiny_mtp_shape(block=block, vocab=vocab)
     layer = shape.layer
     folder.mkdir()
-    save_file({k: w.clone() for k, w in tiny_mtp_weights(shape).items() if k != lacks}, folder / "model.safetensors")
+    weights = tiny_mtp_weights(shape) | (holds or {})
+    save_file({k: w.clone() for k, w in weights.items() if k != lacks}, folder / "model.safetensors")
     config = {
         "architectures": ["DsbenchMTP"], "model_type": "mtp", "num_hidden_layers": 1, "block_size": block,
         "hidden_size": layer.hidden, "intermediate_size": layer.mlp, "num_attention_heads": layer.heads,

@@ -332,3 +332,22 @@ def test_an_exact_projection_of_no_rows_and_of_rows_in_two_dimensions():
     x, weight = torch.randn(2, 3, 20), torch.randn(7, 20)
     assert linear_triton.linear(x[:, :0], weight).shape == (2, 0, 7)
     torch.testing.assert_close(linear_triton.linear(x, weight), x @ weight.T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")], ids=str)
+@pytest.mark.parametrize("vocab", [1, 1000, 1500, 2500])
+def test_a_row_without_a_number_names_its_first_column(vocab, value):
+    from dsbench.kernels.draft_stats_triton import coupled_stats, gumbel_argmax
+
+    rest = (torch.tensor([0.0, 1.0]), torch.tensor([3, 4]), torch.tensor([5, 6]), torch.arange(vocab))
+    logits = torch.full((2, vocab), value)
+    assert gumbel_argmax(logits, *rest).tolist() == coupled_stats(logits, *rest)[0].tolist() == [0, 0]
+
+
+def test_a_block_without_a_number_drafts_the_first_id():
+    op = OPS["coupled_block tokens"]
+    x = op.make_inputs(torch.Generator().manual_seed(4), op.cases[0])
+    for value in (float("nan"), float("-inf")):
+        tokens = op.cuda(**(x | {"base": torch.full_like(x["base"], value)}))
+        drafted = torch.arange(tokens.shape[1]) < x["depth"][:, None]
+        assert (tokens[drafted] == x["ids"][0]).all()

@@ -18,15 +18,18 @@ from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.events import event_shapes
-from dsbench.runtime.drafters.fields import Fields, layer_attention
+from dsbench.runtime.drafters.fields import (
+    MOST_BLOCK,
+    MOST_LAYERS,
+    Fields,
+    check_fixed,
+    layer_attention,
+    rotary_base,
+)
 from dsbench.runtime.drafters.heads import KINDS, head_shapes, token_width
-from dsbench.runtime.targets.shape import ModelShape, read_config, rope_theta
+from dsbench.runtime.drafters.tensors import IDS, check_contents, check_shapes, layer_names
+from dsbench.runtime.targets.shape import ModelShape, read_config
 from dsbench.runtime.targets.weights import folder_digest, read_weights
-
-LAYER = (
-    "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-    *(f"self_attn.{part}" for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class DrafterShape:
     mask_token: int | None  # None: the learned mask vector
     draft_vocab: int
     target_digest: str | None
+    target_layers: int | None = None  # of the target it was trained for; None: not said
     windows: tuple[int | None, ...] = ()  # sliding window of each layer; empty: every layer sees the whole context
     causal: tuple[bool, ...] = ()  # layers whose block rows see no row after themselves; empty: none
 
@@ -56,14 +60,12 @@ class DrafterShape:
 def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     """From config.json, with or without the `dspark_` prefix or a nested `dspark_config`. Raises naming the field."""
     fields = Fields(config, name)
-    for key, wanted in (("hidden_act", "silu"), ("attention_bias", False), ("sample_from_anchor", True)):
-        if fields.get(key) not in (None, wanted):
-            raise EnvironmentRefused(f"{name}: config field {key} = {fields.get(key)!r} is not supported")
+    check_fixed(fields)
     rank = fields.whole("markov_rank", 0, least=0)
     head = "none" if rank == 0 else str(fields.get("markov_head_type") or "vanilla")
     if head not in KINDS or (head == "none") != (rank == 0):
         raise EnvironmentRefused(f"{name}: config field markov_head_type = {head!r} is not supported")
-    layer = _layer_shape(fields)
+    layer = layer_shape(fields)
     mask = fields.whole("mask_token_id" if fields.get("mask_token_id") is not None else "noise_token_id", -1, least=0)
     if mask >= layer.vocab:
         raise UsageError(f"{name}: config field mask_token_id = {mask} lies outside the vocabulary of {layer.vocab}")
@@ -72,35 +74,30 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
         raise fields.wrong("draft_vocab_size", f"<= vocab_size = {layer.vocab}")
     windows, causal = layer_attention(fields, layer.layers)
     return DrafterShape(
-        layer=layer, block=fields.whole("block_size"), taps=fields.layer_ids("target_layer_ids"), head=head, rank=rank,
-        confidence=fields.flag("enable_confidence_head", False),
+        layer=layer, block=fields.whole("block_size", most=MOST_BLOCK), taps=fields.layer_ids("target_layer_ids"),
+        head=head, rank=rank, confidence=fields.flag("enable_confidence_head", False),
         confidence_with_token=fields.flag("confidence_head_with_markov", True),
         mask_token=None if mask < 0 else mask, draft_vocab=draft_vocab, target_digest=fields.get("target_digest"),
-        windows=windows, causal=causal,
+        target_layers=fields.whole("num_target_layers", 0) or None, windows=windows, causal=causal,
     )  # fmt: skip
 
 
-def _layer_shape(fields: Fields) -> ModelShape:
+def layer_shape(fields: Fields) -> ModelShape:
+    """Sizes of a drafter's layers, with per-head q/k norms. Raises UsageError naming the field."""
     hidden, heads, kv_heads = (
         fields.whole(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
     )
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
-    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise fields.wrong("rope_parameters", "an object")
-    if "rope_theta" not in rope:
-        fields.number("rope_theta")  # transformers' default is not that of any drafter
-    try:
-        theta = rope_theta({**fields.flat, "rope_theta": fields.get("rope_theta")}, fields.name)
-    except (TypeError, ValueError):
-        raise UsageError(f"{fields.name}: config field rope_theta must be a number, got {rope}") from None
+    width = fields.whole("head_dim", hidden // heads)
+    if width % 2:  # the rotary embedding turns pairs
+        raise UsageError(f"{fields.name}: config field head_dim must be even, got {width}")
     return ModelShape(
-        name=fields.name, layers=fields.whole("num_hidden_layers"), hidden=hidden,
+        name=fields.name, layers=fields.whole("num_hidden_layers", most=MOST_LAYERS), hidden=hidden,
         mlp=fields.whole("intermediate_size"), heads=heads, kv_heads=kv_heads,
-        head_width=fields.whole("head_dim", hidden // heads), vocab=fields.whole("vocab_size"),
-        context=fields.whole("max_position_embeddings"), rope_theta=theta, norm_eps=fields.number("rms_norm_eps"),
-        tied=False, qk_norm=True,
+        head_width=width, vocab=fields.whole("vocab_size"),
+        context=fields.whole("max_position_embeddings"), rope_theta=rotary_base(fields),
+        norm_eps=fields.number("rms_norm_eps"), tied=False, qk_norm=True,
     )  # fmt: skip
 
 
@@ -110,7 +107,7 @@ def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -
     A drafter trained here may tap the last layer's output and, as the tap after it, the final norm's; of a published
     one nobody knows which it means.
     """
-    check_sizes(shape.layer, target)
+    check_sizes(shape.layer, shape.target_layers, target)
     most = target.layers - (2 if shape.target_digest is None else 0)
     if max(shape.taps) > most or min(shape.taps) < 0:
         raise EnvironmentRefused(
@@ -120,11 +117,12 @@ def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -
     check_trained_for(shape.layer.name, shape.target_digest, digest)
 
 
-def check_sizes(layer: ModelShape, target: ModelShape) -> None:
-    """Raises EnvironmentRefused if a drafter cannot read the target's states or propose its ids."""
+def check_sizes(layer: ModelShape, target_layers: int | None, target: ModelShape) -> None:
+    """Raises EnvironmentRefused if a drafter cannot read the target's states, propose its ids, or names its depth."""
     for name, mine, theirs in (
         ("hidden_size", layer.hidden, target.hidden),
         ("vocab_size", layer.vocab, target.vocab),
+        ("num_target_layers", target_layers or target.layers, target.layers),
     ):
         if mine != theirs:
             raise EnvironmentRefused(
@@ -168,7 +166,7 @@ def optional_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
     return {
         "embed_tokens.weight": (v, d),
         "lm_head.weight": (v, d),
-        "draft_vocab_ids": (shape.draft_vocab,),
+        IDS: (shape.draft_vocab,),
         "confidence_head_free.proj.weight": (1, d),
         "confidence_head_free.proj.bias": (1,),
         **event_shapes(d, token_width(shape.head, shape.rank)),
@@ -188,34 +186,13 @@ def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tupl
 def _check_tensors(shape: DrafterShape, weights: Mapping[str, Tensor], drafter: str) -> None:
     expected, optional = expected_shapes(shape), optional_shapes(shape)
     if shape.draft_vocab != shape.layer.vocab:
-        expected["draft_vocab_ids"] = optional.pop("draft_vocab_ids")
+        expected[IDS] = optional.pop(IDS)
         if weights.get("lm_head.weight", torch.empty(0)).shape[0] == shape.draft_vocab:
             optional["lm_head.weight"] = (shape.draft_vocab, shape.layer.hidden)
     for name in ("confidence_head_free.proj", "confidence_events", "confidence_free_events"):
         for part, other in ((".weight", ".bias"), (".bias", ".weight")):
             if name + part in weights:
                 expected[name + other] = optional[name + other]
-    check_tensors(drafter, weights, expected | {t: size for t, size in optional.items() if t in weights})
-    layers = {f"layers.{i}.{part}.weight" for i in range(shape.layer.layers) for part in LAYER}
-    for tensor in sorted(weights.keys() - expected.keys() - optional.keys() - layers):
-        if not tensor.endswith("rotary_emb.inv_freq"):
-            raise UsageError(
-                f"drafter {drafter} holds the tensor {tensor}, which its config.json does not speak of",
-                hint="running without it would run another model",
-            )
-    ids = weights.get("draft_vocab_ids")
-    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= shape.layer.vocab):
-        raise UsageError(f"drafter {drafter}: draft_vocab_ids reach outside the vocabulary of {shape.layer.vocab}")
-
-
-def check_tensors(folder: str, weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises UsageError naming the first tensor that lacks or misfits."""
-    for name, size in expected.items():
-        if name not in weights:
-            raise UsageError(
-                f"drafter {folder} lacks the tensor {name}", hint="config.json, or its other half, says it is there"
-            )
-        if tuple(weights[name].shape) != size:
-            raise UsageError(
-                f"drafter {folder}: {name} has shape {list(weights[name].shape)}, the config says {list(size)}"
-            )
+    check_shapes(drafter, weights, expected | {t: size for t, size in optional.items() if t in weights})
+    known = {*expected, *optional, *layer_names(shape.layer.layers)}
+    check_contents(drafter, weights, known, shape.layer.vocab)

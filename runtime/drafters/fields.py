@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.runtime.targets.shape import rope_theta
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 NESTED = ("dspark_config", "dflash_config")
+FIXED = {"hidden_act": "silu", "attention_bias": False, "sample_from_anchor": True}  # other values do not run
+MOST_BLOCK, MOST_LAYERS = 64, 256
 MAX_WINDOW_LAYERS = 28  # transformers' default: the first so many layers are full
 
 
 class Fields:
     """Reads `key`, or `dspark_<key>`, from the config with its nested objects laid over it; null counts as absent."""
 
-    def __init__(self, config: Mapping[str, Any], name: str) -> None:
-        self.name = name
+    def __init__(self, config: Mapping[str, Any], name: str, kind: str = "DSpark or DFlash") -> None:
+        self.name, self.kind = name, kind
         self.flat = dict(config)
         for key in NESTED:
             nested = config.get(key) or {}
@@ -36,12 +40,10 @@ class Fields:
     def need(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
-            raise UsageError(
-                f"{self.name}: config.json lacks the field {key}", hint="is this a DSpark or DFlash drafter?"
-            )
+            raise UsageError(f"{self.name}: config.json lacks the field {key}", hint=f"is this a {self.kind} drafter?")
         return value
 
-    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1) -> int:
         value = self.need(key) if default is None else self.get(key)
         if value is None:
             assert default is not None
@@ -50,12 +52,17 @@ class Fields:
             raise self.wrong(key, "an integer")
         if value < least:
             raise self.wrong(key, f">= {least}")
+        if value > most:
+            raise self.wrong(key, f"<= {most}")
         return value
 
     def number(self, key: str) -> float:
+        """Above 0 and finite."""
         value = self.need(key)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.wrong(key, "a number")
+        if not 0 < value <= sys.float_info.max:
+            raise self.wrong(key, "above 0 and finite")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -72,6 +79,22 @@ class Fields:
         if value != sorted(set(value)):
             raise self.wrong(key, "ascending")
         return tuple(value)
+
+
+def check_fixed(fields: Fields) -> None:
+    """Raises EnvironmentRefused naming a field that asks for what no drafter here does."""
+    for key, wanted in FIXED.items():
+        if fields.get(key) not in (None, wanted):
+            raise EnvironmentRefused(f"{fields.name}: config field {key} = {fields.get(key)!r} is not supported")
+
+
+def rotary_base(fields: Fields) -> float:
+    """`rope_theta`, from `rope_parameters` or flat. It must be there: no drafter has transformers' default."""
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise fields.wrong("rope_parameters", "an object")
+    theta = Fields({**fields.flat, **rope}, fields.name, fields.kind).number("rope_theta")
+    return rope_theta({"rope_parameters": {**rope, "rope_theta": theta}}, fields.name)
 
 
 def layer_attention(fields: Fields, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:

@@ -17,7 +17,7 @@ def load_drafter(folder: Path, target: DenseTarget) -> DSparkDrafter | MtpDrafte
     """The drafter of a checkpoint folder, on the target's device and in its dtype."""
     if not folder.is_dir():
         raise UsageError(f"drafter folder {folder} does not exist")
-    if is_mtp(read_config(folder)):
+    if is_mtp(read_config(folder), folder.name):
         chain, weights, digest = read_mtp(folder, target.device, target.dtype)
         return MtpDrafter(chain, weights, digest, target)
     shape, weights, digest = read_drafter(folder, target.device, target.dtype)

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.runtime.drafters.checkpoint import check_sizes, check_tensors, check_trained_for
-from dsbench.runtime.targets.shape import ModelShape, read_config, rope_theta
+from dsbench.runtime.drafters.checkpoint import check_sizes, check_trained_for, layer_shape
+from dsbench.runtime.drafters.fields import MOST_BLOCK, Fields, check_fixed
+from dsbench.runtime.drafters.tensors import IDS, check_contents, check_shapes, layer_names
+from dsbench.runtime.targets.shape import ModelShape, read_config
 from dsbench.runtime.targets.weights import folder_digest, read_weights
 
 ARCHITECTURE, MODEL_TYPE = "DsbenchMTP", "mtp"
@@ -31,59 +33,46 @@ class MtpShape:
     confidence: bool
     draft_vocab: int
     target_digest: str | None
+    target_layers: int | None = None  # of the target it was trained for; None: not said
 
 
-def is_mtp(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a chain drafter."""
-    return ARCHITECTURE in (config.get("architectures") or ()) or config.get("model_type") == MODEL_TYPE
+def is_mtp(config: Mapping[str, Any], name: str) -> bool:
+    """Whether a config.json is that of a chain drafter. Raises UsageError for architectures that are no names."""
+    architectures = config.get("architectures")
+    if architectures is not None and not (
+        isinstance(architectures, list) and all(isinstance(a, str) for a in architectures)
+    ):
+        raise UsageError(f"{name}: config field architectures must be a list of names, got {architectures!r}")
+    return ARCHITECTURE in (architectures or ()) or config.get("model_type") == MODEL_TYPE
 
 
 def mtp_shape(config: Mapping[str, Any], name: str) -> MtpShape:
     """From config.json. Raises UsageError, or EnvironmentRefused for what cannot run, naming the field."""
-    if not is_mtp(config):
+    if not is_mtp(config, name):
         raise UsageError(
             f"{name}: config field architectures is {config.get('architectures')}, a chain drafter's is"
             f" {[ARCHITECTURE]}",
             hint="a block drafter goes to --drafter",
         )
-    try:
-        return _mtp_shape(config, name)
-    except (TypeError, ValueError) as problem:
-        raise UsageError(f"{name}: config.json holds a value of the wrong kind: {problem}") from None
-
-
-def _mtp_shape(config: Mapping[str, Any], name: str) -> MtpShape:
-    def field(key: str) -> Any:
-        if key not in config:
-            raise UsageError(f"{name}: config.json lacks the field {key}", hint="is this a chain drafter?")
-        return config[key]
-
-    def size(key: str) -> int:
-        value = int(field(key))
-        if value < 1:
-            raise UsageError(f"{name}: config field {key} must be >= 1, got {value}")
-        return value
-
-    layer = ModelShape(
-        name=name, layers=size("num_hidden_layers"), hidden=size("hidden_size"), mlp=size("intermediate_size"),
-        heads=size("num_attention_heads"), kv_heads=size("num_key_value_heads"), head_width=size("head_dim"),
-        vocab=size("vocab_size"), context=size("max_position_embeddings"), rope_theta=rope_theta(config, name),
-        norm_eps=float(field("rms_norm_eps")), tied=False, qk_norm=True,
-    )  # fmt: skip
+    fields = Fields(config, name, "chain")
+    check_fixed(fields)
+    fields.need("head_dim")
+    layer = layer_shape(fields)
     if layer.layers != 1:
         raise EnvironmentRefused(f"{name}: config field num_hidden_layers = {layer.layers}, only a chain of 1 runs")
     if layer.hidden % 2:  # the pool keeps a state as two halves
         raise EnvironmentRefused(f"{name}: config field hidden_size = {layer.hidden} must be even")
-    draft_vocab = layer.vocab if config.get("draft_vocab_size") is None else size("draft_vocab_size")
     return MtpShape(
-        layer=layer, block=size("block_size"), confidence=bool(config.get("enable_confidence_head", False)),
-        draft_vocab=draft_vocab, target_digest=config.get("target_digest"),
+        layer=layer, block=fields.whole("block_size", most=MOST_BLOCK),
+        confidence=fields.flag("enable_confidence_head", False),
+        draft_vocab=fields.whole("draft_vocab_size", layer.vocab), target_digest=fields.get("target_digest"),
+        target_layers=fields.whole("num_target_layers", 0) or None,
     )  # fmt: skip
 
 
 def check_mtp_against_target(shape: MtpShape, target: ModelShape, digest: str) -> None:
     """Raises EnvironmentRefused naming what differs between a chain drafter and the target it is to serve."""
-    check_sizes(shape.layer, target)
+    check_sizes(shape.layer, shape.target_layers, target)
     check_trained_for(shape.layer.name, shape.target_digest, digest)
 
 
@@ -94,7 +83,7 @@ def expected_mtp_shapes(shape: MtpShape) -> dict[str, tuple[int, ...]]:
     if shape.confidence:
         expected |= {"confidence_head.proj.weight": (1, d), "confidence_head.proj.bias": (1,)}
     if shape.draft_vocab != shape.layer.vocab:
-        expected["draft_vocab_ids"] = (shape.draft_vocab,)
+        expected[IDS] = (shape.draft_vocab,)
     return expected
 
 
@@ -102,8 +91,7 @@ def read_mtp(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Mt
     """Shape, tensors and digest of a chain drafter's folder. Raises UsageError naming what lacks or misfits."""
     shape = mtp_shape(read_config(folder), folder.name)
     weights = read_weights(folder, device, dtype)
-    check_tensors(folder.name, weights, expected_mtp_shapes(shape))
-    ids = weights.get("draft_vocab_ids")
-    if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < shape.layer.vocab:
-        raise UsageError(f"drafter {folder.name}: draft_vocab_ids lie outside the vocabulary of {shape.layer.vocab}")
+    expected = expected_mtp_shapes(shape)
+    check_shapes(folder.name, weights, expected)
+    check_contents(folder.name, weights, {*expected, *layer_names(1)}, shape.layer.vocab)
     return shape, weights, folder_digest(folder)

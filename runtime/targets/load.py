@@ -91,7 +91,7 @@ def _random_target(spec: str, device: torch.device, dtype: torch.dtype, seed: in
         raise UsageError(f"unknown shape {name!r}", hint=f"shapes: {', '.join(shapes)}")
     shape: ModelShape = shapes[name]
     need = shape.parameters * torch.empty((), dtype=dtype).element_size()
-    have = _free_bytes(device)
+    have = free_bytes(device)
     if have is not None and need > 0.9 * have:
         raise EnvironmentRefused(
             f"{spec} needs {need / 2**30:.1f} GiB for its weights, {have / 2**30:.1f} GiB are free on {device}"
@@ -102,7 +102,8 @@ def _random_target(spec: str, device: torch.device, dtype: torch.dtype, seed: in
     return LoadedTarget(name=spec, model=model, tokenizer=None, eos=frozenset(), random=True)
 
 
-def _free_bytes(device: torch.device) -> int | None:
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that is free; None where nobody says."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

@@ -17,18 +17,28 @@ from dsbench.errors import UsageError
 def checkpoint_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint folder. Raises UsageError if one is absent."""
     index = folder / "model.safetensors.index.json"
-    if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as problem:
-            raise UsageError(f"{index} is not a safetensors index: {problem!r}") from None
-        files = [folder / name for name in names]
-    else:
-        files = [folder / "model.safetensors"]
+    files = [folder / name for name in (_indexed(index) if index.exists() else ["model.safetensors"])]
     for file in files:
         if not file.exists():
             raise UsageError(f"weights file {file} does not exist", hint="the checkpoint is incomplete")
     return files
+
+
+def _indexed(index: Path) -> list[str]:
+    """Files that an index names, sorted. Raises UsageError for what is no index."""
+    try:
+        held = json.loads(index.read_text())
+    except (OSError, ValueError, RecursionError) as problem:
+        raise UsageError(f"{index} is not a safetensors index: {problem!r}") from None
+    names = held.get("weight_map") if isinstance(held, dict) else None
+    if not isinstance(names, dict) or not names:
+        raise UsageError(f"{index} is not a safetensors index: it has no weight_map", hint="fetch it again")
+    for tensor, name in names.items():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or name != Path(name).name:
+            raise UsageError(
+                f"{index}: weight_map gives {tensor} to {name!r}, which names no safetensors file beside it"
+            )
+    return sorted(set(names.values()))
 
 
 def read_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
