@@ -228,7 +228,7 @@ def test_reading_results_imports_neither_torch_nor_matplotlib():
 
 def test_calls_take_turns_and_warm_ones_are_not_kept(monkeypatch):
     calls: list[int] = []
-    monkeypatch.setattr(draft_time, "milliseconds", lambda run, device: run())
+    monkeypatch.setattr(draft_time, "milliseconds", lambda run, device, behind: run())
     clock = iter(range(1000))
 
     def call(which):
@@ -307,7 +307,7 @@ def test_what_is_there_is_kept_what_is_missing_runs(setting, tmp_path):
 def test_times_of_the_block_its_first_drafts_and_the_intake(setting, tmp_path, monkeypatch):
     block, chain, flags = setting
     monkeypatch.setattr(draft_time, "REPEATS", 3)
-    monkeypatch.setattr(draft_time.interleaved, "__kwdefaults__", {"repeats": 3, "warm": 1})
+    monkeypatch.setattr(draft_time.interleaved, "__kwdefaults__", {"repeats": 3, "warm": 1, "behind": False})
     flags = [flag if flag != "coupled@1,residual@1" else "coupled@1" for flag in flags]
     done = run(tmp_path, block, chain, *flags, "--time", "1,2", "--name", "b", "--name", "c")
     assert done.returncode == 0, done.stderr

@@ -263,7 +263,7 @@ def test_a_damaged_trace_is_refused():
 def shape(monkeypatch):
     """A target `shape:tiny` of random weights."""
 
-    def load(spec, *, home, device, dtype, seed=0):
+    def load(spec, *, home, device, dtype, seed=0, exact=False):
         return LoadedTarget(name=spec, model=tiny_target(seed=3), tokenizer=None, eos=frozenset(), random=True)
 
     monkeypatch.setattr("dsbench.deployment.load_target", load)
