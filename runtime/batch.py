@@ -36,16 +36,11 @@ class Batch:
         return self.ids.shape[0]
 
 
-def ragged_positions(context: Tensor, counts: Tensor, rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """cu_rows [R+1] int32, request index [M] and positions [M] int64 of counts[r] rows after context[r] tokens.
-
-    A caller that knows M gives it as `rows`: then no device has to be asked.
-    """
+def ragged_positions(context: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """cu_rows [R+1] int32, request index [M] and positions [M] int64 of counts[r] rows after context[r] tokens."""
     cu_rows = torch.zeros(counts.shape[0] + 1, dtype=torch.int32, device=counts.device)
     cu_rows[1:] = counts.cumsum(0)
-    index = torch.repeat_interleave(
-        torch.arange(counts.shape[0], device=counts.device), counts.long(), output_size=rows
-    )
+    index = torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts.long())
     within = torch.arange(index.shape[0], device=counts.device) - cu_rows.long()[index]
     return cu_rows, index, context.long()[index] + within
 

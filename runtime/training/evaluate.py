@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dsbench.runtime.drafters.events import EVENTS
-from dsbench.runtime.training.forward import masked_attention
+from dsbench.runtime.training.forward import training_attention
 from dsbench.runtime.training.loss import rows_of
 from dsbench.runtime.training.step import Setting
 
@@ -31,7 +31,7 @@ def evaluate(setting: Setting, sequences: Tensor, *, batch: int, seed: int) -> d
     sums = {event: _Sums(g, device) for event in EVENTS}
     for number, rows in enumerate(torch.split(sequences, batch)):
         blocks = setting.maker.make(rows, generator)
-        with masked_attention(device):
+        with training_attention(device, setting.heads.head.dtype):
             x, seen = module(*module.inputs(blocks, setting.heads.cos, setting.heads.sin))
         accept, match, features = rows_of(x, module.w2, setting.heads.head, blocks.held, key + number)
         logits = module.confidences(seen, features, module.shape.layer.hidden)

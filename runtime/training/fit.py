@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dsbench.errors import DsbenchError, EnvironmentRefused
 from dsbench.runtime.training.evaluate import evaluate
-from dsbench.runtime.training.forward import masked_attention
+from dsbench.runtime.training.forward import training_attention
 from dsbench.runtime.training.generate import Log
 from dsbench.runtime.training.keeper import BatchOrder, Keeper, Progress
 from dsbench.runtime.training.loss import LossParts
@@ -42,7 +42,7 @@ def fit(
     generator = torch.Generator(device=device).manual_seed(options.seed * ranks.count + ranks.index)
     order = BatchOrder(setting.splits[TRAIN], max(1, options.batch // ranks.count), generator)
     optimiser, sums = Optimiser(module, options), Sums(module.shape.block, device)
-    with masked_attention(device):
+    with training_attention(device, setting.heads.head.dtype):
         forward: Forward = module
         if options.compile and device.type == "cuda":
             forward = compiled(setting, setting.maker.make(order.take(), generator), log)

@@ -22,10 +22,7 @@ from dsbench.runtime.targets.shape import ModelShape
 
 @contextmanager
 def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
-    """Holds scaled_dot_product_attention to `backends` on CUDA; no effect on the CPU.
-
-    The one left out is cuDNN's, which plans anew for every shape.
-    """
+    """Holds scaled_dot_product_attention to `backends` on CUDA; no effect on the CPU."""
     if device.type != "cuda":
         yield
         return
@@ -34,8 +31,14 @@ def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
 
 
 def masked_attention(device: torch.device) -> AbstractContextManager[None]:
-    """For dense additive masks."""
-    return attention_by(device, SDPBackend.CUDNN_ATTENTION)
+    """For dense additive masks of many shapes: cuDNN would plan anew for every one."""
+    return attention_by(device, SDPBackend.EFFICIENT_ATTENTION)
+
+
+def training_attention(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """For dense additive masks of one shape, whose plan pays; cuDNN has none for single precision."""
+    by = SDPBackend.EFFICIENT_ATTENTION if dtype == torch.float32 else SDPBackend.CUDNN_ATTENTION
+    return attention_by(device, by)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
