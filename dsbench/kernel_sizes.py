@@ -20,6 +20,7 @@ CPU_ROWS = (1, 8, 32)
 CONTEXTS = (1024, 4096)  # tokens a request, mean
 WINDOWS = (1, 8)  # rows a request: plain decoding, and a whole block of seven drafts
 SLOTS = 7  # drafts a block
+PAGE = 64  # tokens, as the runtime's
 DRAFT_VOCAB = 16_384
 HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; of the others:
 HEAD = ("vanilla", 256)
@@ -27,6 +28,7 @@ FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
     "exact_projection", "swiglu", "add_norm", "rotate_and_store",
 )  # fmt: skip
+PAGED = {"page": PAGE}
 EVEN = {"odd": False}  # inputs without what a run has few of
 
 
@@ -100,7 +102,7 @@ def _layer(shape: ModelShape, rows: int) -> list[Size]:
         "qkv": (d, q + 2 * kv), "output": (q, d), "gate_up": (d, 2 * shape.mlp), "down": (shape.mlp, d),
         "lm_head": (d, shape.vocab),
     }  # fmt: skip
-    turned = (rows, shape.heads, shape.kv_heads, shape.head_width, 16, shape.qk_norm, shape.qk_norm)
+    turned = (rows, shape.heads, shape.kv_heads, shape.head_width, PAGE, shape.qk_norm, shape.qk_norm)
     parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
         ("swiglu", f"I={shape.mlp}", (rows, shape.mlp), {}),
         ("add_norm", f"D={d}", (rows, d, True), {}),
@@ -122,7 +124,8 @@ def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Si
             counts, tokens = (window,) * rows, spread(context, rows)
             case = (counts, tokens, group, shape.kv_heads, shape.head_width, True, None)
             label = f"S={context} x{window}"
-            found.append(Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case))
+            size = Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case, options=PAGED)
+            found.append(size)
     return found
 
 

@@ -22,7 +22,9 @@ from torch import Tensor
 from dsbench.kernels.attention import FAR
 
 CHUNK = 256  # tokens; smaller ones feed more multiprocessors at R = 1, and write more partial sums
-WHOLE_FROM = 1024  # (tile, key-value head) pairs that fill a device: from there on a program walks its chunks
+WHOLE_FROM = 192  # (tile, key-value head) pairs that fill a device: from there on a program walks its chunks
+KEYS = 64  # tokens a product, in half precision; half as many of wider numbers
+STAGES = 3  # key tiles in flight; a fourth gains nothing, two lose a fifth at 128 requests
 LOG2_E = 1.4426950408889634
 NEAR = FAR >> 10  # in int32, past any key
 FLOOR = tl.constexpr(-1.0e38)  # below any logit, above a masked one: 2 ** (MASKED - FLOOR) is zero
@@ -220,7 +222,7 @@ def paged_attention(
     grid = (requests * tiles or m // rows + requests, kv_heads)
     split = parts == 1 or grid[0] * grid[1] < WHOLE_FROM
     merged = split and parts > 1
-    stages = (4 if width <= 128 else 3) if half else 2  # what shared memory holds
+    stages = STAGES if half else 2
     tops, sums = (
         torch.empty(parts if merged else 0, m, heads, n, dtype=torch.float32, device=q.device) for n in (2, width)
     )
@@ -231,7 +233,7 @@ def paged_attention(
     }  # fmt: skip
     _attend_kernel[(*grid, parts if split else 1)](
         q, keys, values, pages, cu_rows, context, out, tops, sums, requests, tiles, m, pages.stride(0),
-        width**-0.5 * LOG2_E, ROWS=rows, PAGE=page, LANES=lanes, KEYS=min(chunk, 64 if half else 32),
+        width**-0.5 * LOG2_E, ROWS=rows, PAGE=page, LANES=lanes, KEYS=min(chunk, KEYS if half else KEYS // 2),
         WINDOW=window is not None, SPLIT=split, num_warps=4, num_stages=stages, **shared,
     )  # fmt: skip
     if merged:

@@ -161,10 +161,10 @@ class Graphs:
             self.verify_graphs[tier]()
         return Executed(verdict=self.slots.verdict(n), rows=rows, tier=tier)
 
-    def passes_of(self, requests: int, rows: int) -> tuple[Run | None, Run]:
-        """The draft and the verify pass of a round of this size, to run again over what the slots hold."""
-        drafting = self.draft_graphs[_next(self.tiers.requests, requests)] if self.depth else None
-        return drafting, self.verify_graphs[_next(self.tiers.rows, rows)]
+    def passes_of(self, requests: int, rows: int) -> tuple[Run, Run]:
+        """The draft (if there is a depth) and the verify pass of a round of this size, to run again over the slots."""
+        draft: Run = self.draft_graphs[_next(self.tiers.requests, requests)] if self.depth else lambda: None
+        return draft, self.verify_graphs[_next(self.tiers.rows, rows)]
 
     def _fits(self, now: Round) -> bool:
         return self.models.rule == "coupled" and now.sampling.plain and now.requests <= self.tiers.requests[-1]
