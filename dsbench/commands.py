@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, has_drafter, pick_device
+from dsbench.engines import Engines
 from dsbench.errors import DsbenchError, UsageError
 from dsbench.pass_table import print_rounds, round_times
 from dsbench.printing import print_fit, print_lengths, print_plan, print_report
@@ -166,7 +167,7 @@ def generate(
         deployment, prompts, limit=count, seed=config.seed, sampling=sampling, home=deployment.home
     )
     table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
-    engine = run_requests(deployment, arm, engine_config, table, requests, batch)
+    engine = run_requests(Engines(deployment), arm, engine_config, table, requests, batch)
     answers = as_json(deployment, engine, requests)
     if as_list:
         print(json.dumps(answers, ensure_ascii=False))

@@ -13,7 +13,6 @@ from dsbench.runtime.engine import Engine
 from dsbench.runtime.executor import Executor
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request
-from dsbench.texts import pool_tokens
 
 
 class Engines:
@@ -57,6 +56,12 @@ class Engines:
         if deployment.graphs:
             self.captured[key] = engine.executor
         return engine
+
+
+def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int, context: int) -> int:
+    """Tokens the pool must hold for `concurrency` requests of the queue at once, whichever they are."""
+    need = sorted((min(len(r.prompt_ids) + r.sampling.max_tokens, context) + block + 1 for r in queue), reverse=True)
+    return sum(-(-n // page) * page for n in need[:concurrency])
 
 
 def _holds(executor: Executor, requests: int, tokens: int, longest: int) -> bool:

@@ -63,15 +63,10 @@ def build_requests(
 
 
 def run_requests(
-    deployment: Deployment,
-    arm: Arm,
-    config: EngineConfig,
-    table: CostTable | None,
-    requests: Sequence[Request],
-    batch: int,
+    engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, requests: Sequence[Request], batch: int
 ) -> Engine:
     """Runs the requests to their end, `batch` at a time; the engine keeps the records."""
-    engine = Engines(deployment).make(arm, config, table, requests, batch)
+    engine = engines.make(arm, config, table, requests, batch)
     run_closed_loop(engine, requests, concurrency=batch)
     return engine
 
