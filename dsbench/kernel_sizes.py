@@ -26,6 +26,7 @@ HEAD = ("vanilla", 256)
 FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
     "exact_projection", "swiglu", "add_norm", "rotate_and_store",
+    "pack", "judge",
 )  # fmt: skip
 EVEN = {"odd": False}  # inputs without what a run has few of
 
@@ -76,7 +77,8 @@ def sizes(shape: ModelShape, rows: int, quick: bool = False) -> list[Size]:
     few = 1 if quick else 2
     vocabularies = sorted({min(DRAFT_VOCAB, shape.vocab), shape.vocab})
     return [
-        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few])
+        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few]),
+        *_step(shape, rows),
     ]  # fmt: skip
 
 
@@ -124,6 +126,19 @@ def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Si
             label = f"S={context} x{window}"
             found.append(Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case))
     return found
+
+
+def _step(shape: ModelShape, requests: int) -> list[Size]:
+    """Whole numbers of requests, the same for every shape: into a tier for the whole block of all of them."""
+    rows = requests * (SLOTS + 1)
+    parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
+        ("pack", f"into {rows} rows", (requests + 1, requests, SLOTS, rows, 16), {}),
+        ("judge", f"G={SLOTS}", (requests, SLOTS, True), EVEN),
+    ]
+    return [
+        Size(family=family, label=label, shape=shape.name, rows=requests, case=case, options=options)
+        for family, label, case, options in parts
+    ]
 
 
 def spread(mean: int, requests: int) -> tuple[int, ...]:

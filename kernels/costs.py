@@ -66,5 +66,20 @@ def swiglu_cost(gate_up: Tensor) -> Cost:
     return 1.5 * _bytes(gate_up), 5 * gate_up.numel() / 2
 
 
+def pack_cost(verified: Tensor, live: Tensor, context: Tensor, rows: int, **_: Any) -> Cost:
+    """An anchor, count and context a live request; a draft and a page a row; four numbers a row out. No arithmetic."""
+    alive = int(live)
+    drafts = int(verified[:alive].sum())
+    read = alive * (8 + 8 + 4) + drafts * 8 + (alive + drafts) * 4 + 8
+    return read + rows * 4 * 8 + (len(context) + 1) * 4, 0
+
+
+def judge_cost(own: Tensor, drafts: Tensor, recorded: Tensor | None, **rest: Tensor) -> Cost:
+    """Each operand once, three numbers a request and its tokens out. No arithmetic."""
+    requests, block = drafts.shape
+    pinned = () if recorded is None else (recorded,)
+    return _bytes(own, drafts, *pinned, *rest.values()) + requests * 8 * (3 + block + 1), 0
+
+
 def _bytes(*tensors: Tensor) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)
