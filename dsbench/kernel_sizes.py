@@ -26,7 +26,7 @@ HEAD = ("vanilla", 256)
 FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
     "exact_projection", "swiglu", "add_norm", "rotate_and_store",
-    "pack", "judge",
+    "plan", "pack", "judge",
 )  # fmt: skip
 EVEN = {"odd": False}  # inputs without what a run has few of
 
@@ -129,9 +129,10 @@ def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Si
 
 
 def _step(shape: ModelShape, requests: int) -> list[Size]:
-    """Whole numbers of requests, the same for every shape: into a tier for the whole block of all of them."""
-    rows = requests * (SLOTS + 1)
+    """The same for every shape. Half of all drafts are granted; packed is the whole block."""
+    rows, most = requests * (SLOTS + 1), requests * SLOTS
     parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
+        ("plan", f"K={most // 2}", (requests + 1, requests, SLOTS, requests + most // 2, 16, most // 2), EVEN),
         ("pack", f"into {rows} rows", (requests + 1, requests, SLOTS, rows, 16), {}),
         ("judge", f"G={SLOTS}", (requests, SLOTS, True), EVEN),
     ]

@@ -23,6 +23,16 @@ PACK_CASES = (  # requests with nobody, live, block, rows, tokens a page
     (5, 2, 0, 4, 8),
     (40, 33, 3, 132, 16),
 )
+PLAN_CASES = (  # as PACK_CASES, and the budget
+    (2, 1, 7, 8, 16, 4),
+    (6, 3, 4, 41, 8, 6),
+    (20, 19, 7, 64, 4, 40),
+    (20, 19, 7, 40, 4, 40),  # more than the rows have room for
+    (5, 2, 1, 4, 8, 1),
+    (40, 33, 3, 132, 16, 500),  # more than is allowed
+    (34, 33, 7, 132, 16, 0),
+    (70, 68, 8, 200, 16, 90),
+)
 LONGEST = 100  # tokens before a packed row
 ABSURD = -(2**40)  # of what must not be read: as an index it would be seen
 
@@ -57,7 +67,36 @@ def pack_inputs(generator: torch.Generator, case: tuple[int, int, int, int, int]
     }
 
 
-def standing_inputs(generator: torch.Generator, case: tuple[int, int, int, int, int]) -> Inputs:
+@there
+def plan_inputs(generator: torch.Generator, case: tuple[int, int, int, int, int, int], *, odd: bool = True) -> Inputs:
+    """Logits that tie within and across requests. Odd: limits of 0 and below, logits that say it is hopeless, or sure.
+
+    Maps of two events; what slots beyond the live ones hold is NaN.
+    """
+    *standing, budget = case
+    requests, live, block = standing[:3]
+    beyond = torch.arange(requests)[:, None] >= live
+    confidence = torch.randn(requests, block, generator=generator) * 2 + 1
+    limits = torch.full((requests,), block)
+    if odd:
+        confidence = confidence.mul(2).round() / 2
+        confidence[1::5, 1:] = -200.0
+        confidence[2::5] = 200.0
+        confidence[3::7, :1] = float("nan")
+        limits = torch.randint(-1, block + 2, (requests,), generator=generator)
+    event = torch.arange(requests) % 2
+    scale, offset = torch.rand(2, block, generator=generator) + 0.5, torch.randn(2, block, generator=generator) / 2
+    return {
+        "confidence": confidence.masked_fill(beyond, float("nan")),
+        "scale": scale[event].masked_fill(beyond, float("nan")),
+        "offset": offset[event].masked_fill(beyond, float("nan")),
+        "limits": limits.masked_fill(beyond[:, 0], -ABSURD),
+        "budget": torch.tensor([budget]),
+        **standing_inputs(generator, tuple(standing)),
+    }
+
+
+def standing_inputs(generator: torch.Generator, case: tuple[int, ...]) -> Inputs:
     """Where requests stand and what they drafted; page tables are as wide as their longest text needs."""
     requests, live, block, rows, page = case
     table = -(-(LONGEST + block + 1) // page)

@@ -1,7 +1,8 @@
-"""The registry's ops between a draft and its verdict: packing and judging, integers throughout."""
+"""The registry's ops between a draft and its verdict: planning, packing, judging."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,14 +11,41 @@ from torch import Tensor
 
 from dsbench.kernels import costs
 from dsbench.kernels.calls import triton_side
-from dsbench.kernels.inputs_step import JUDGE_CASES, PACK_CASES, judge_inputs, pack_inputs
+from dsbench.kernels.inputs_step import JUDGE_CASES, PACK_CASES, PLAN_CASES, judge_inputs, pack_inputs, plan_inputs
 from dsbench.kernels.judge import Judged, judge_rows, judge_rows_reference
 from dsbench.kernels.op import Op
 from dsbench.kernels.pack import Packed, pack, pack_reference
+from dsbench.kernels.plan import Planned, plan, plan_reference
 
 
 def step_ops() -> tuple[Op, ...]:
-    return (*_pack(), *_judge())
+    return (*_plan(), *_pack(), *_judge())
+
+
+def _plan() -> tuple[Op, ...]:
+    made = triton_side("plan", "plan")
+    why = "fp32 arithmetic that is the same bit for bit, and whole numbers made of it"
+
+    def part(name: str, pick: Callable[[Planned], Tensor]) -> Op:
+        return Op(
+            name=f"plan {name}",
+            compiled=lambda **inputs: pick(plan(**inputs)),
+            reference=lambda **inputs: pick(plan_reference(**inputs)),
+            make_inputs=plan_inputs,
+            cases=PLAN_CASES,
+            tolerance=0.0,
+            why=why,
+            cuda=lambda **inputs: pick(made(**inputs)),
+            cost=costs.plan_cost,
+            bind=lambda inputs: partial(plan, **inputs),
+        )
+
+    return (
+        part("survival", lambda planned: planned[0]),
+        part("windows", lambda planned: planned[1]),
+        part("rows", lambda planned: rows_of(planned[2])),
+        part("cu_rows", lambda planned: planned[2][-1]),
+    )
 
 
 def _pack() -> tuple[Op, ...]:
