@@ -27,6 +27,7 @@ HEAD = ("vanilla", 256)
 FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
     "exact_projection", "swiglu", "add_norm", "rotate_and_store",
+    "plan", "pack", "judge",
 )  # fmt: skip
 PAGED = {"page": PAGE}
 EVEN = {"odd": False}  # inputs without what a run has few of
@@ -78,7 +79,8 @@ def sizes(shape: ModelShape, rows: int, quick: bool = False) -> list[Size]:
     few = 1 if quick else 2
     vocabularies = sorted({min(DRAFT_VOCAB, shape.vocab), shape.vocab})
     return [
-        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few])
+        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few]),
+        *_step(shape, rows),
     ]  # fmt: skip
 
 
@@ -127,6 +129,20 @@ def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Si
             size = Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case, options=PAGED)
             found.append(size)
     return found
+
+
+def _step(shape: ModelShape, requests: int) -> list[Size]:
+    """The same for every shape. Half of all drafts are granted; packed is the whole block."""
+    rows, most = requests * (SLOTS + 1), requests * SLOTS
+    parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
+        ("plan", f"K={most // 2}", (requests + 1, requests, SLOTS, requests + most // 2, 16, most // 2), EVEN),
+        ("pack", f"into {rows} rows", (requests + 1, requests, SLOTS, rows, 16), {}),
+        ("judge", f"G={SLOTS}", (requests, SLOTS, True), EVEN),
+    ]
+    return [
+        Size(family=family, label=label, shape=shape.name, rows=requests, case=case, options=options)
+        for family, label, case, options in parts
+    ]
 
 
 def spread(mean: int, requests: int) -> tuple[int, ...]:

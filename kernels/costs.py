@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Cost = tuple[float, float]
@@ -64,6 +65,32 @@ def rotate_cost(qkv: Tensor, cos: Tensor, slots: Tensor, keys: Tensor, **rest: A
 
 def swiglu_cost(gate_up: Tensor) -> Cost:
     return 1.5 * _bytes(gate_up), 5 * gate_up.numel() / 2
+
+
+def pack_cost(verified: Tensor, live: Tensor, context: Tensor, rows: int, **_: Any) -> Cost:
+    """An anchor, count and context a live request; a draft and a page a row; four numbers a row out. No arithmetic."""
+    alive = int(live)
+    drafts = int(verified[:alive].sum())
+    read = alive * (8 + 8 + 4) + drafts * 8 + (alive + drafts) * 4 + 8
+    return read + rows * 4 * 8 + (len(context) + 1) * 4, 0
+
+
+def plan_cost(confidence: Tensor, scale: Tensor, offset: Tensor, limits: Tensor, live: Tensor, **rest: Any) -> Cost:
+    """Logits, their maps and limits of the live requests, survival and windows of all, and what rows may need at most.
+
+    A survival is a sum, two products, an exponential and a quotient of a sum. The search is whole numbers.
+    """
+    alive, (requests, block) = int(live), confidence.shape
+    granted = torch.full_like(limits, min(block, rest["rows"] // alive - 1))
+    moved = alive * (block * 3 * 4 + 8) + 8 + requests * (block * 4 + 8)
+    return moved + pack_cost(granted, live, rest["context"], rest["rows"])[0], 6 * alive * block
+
+
+def judge_cost(own: Tensor, drafts: Tensor, recorded: Tensor | None, **rest: Tensor) -> Cost:
+    """Each operand once, three numbers a request and its tokens out. No arithmetic."""
+    requests, block = drafts.shape
+    pinned = () if recorded is None else (recorded,)
+    return _bytes(own, drafts, *pinned, *rest.values()) + requests * 8 * (3 + block + 1), 0
 
 
 def _bytes(*tensors: Tensor) -> int:

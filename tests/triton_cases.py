@@ -7,12 +7,14 @@ import torch
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
-from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, linear_triton, pack_triton
+from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, linear_triton, pack_triton, plan_triton
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
+from dsbench.kernels.inputs_step import plan_inputs
 from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.pack import pack_reference
+from dsbench.kernels.plan import plan_reference
 from dsbench.kernels.registry import registry
 from dsbench.runtime.drafters.heads import head_shapes, token_width
 
@@ -304,6 +306,28 @@ def test_packed_rows_are_those_of_plain_torch(requests, block, rows):
             context, torch.randint(0, 50, (requests, 8), generator=generator).int()[:, :6], torch.tensor([live]),
         )  # fmt: skip
         for one, two in zip(pack_triton.pack(*inputs, rows, 8), pack_reference(*inputs, rows, 8), strict=True):
+            assert one.dtype == two.dtype and torch.equal(one, two)
+
+
+@pytest.mark.parametrize("block", [0, 1, 4, 7, 8])
+def test_plans_are_those_of_plain_torch(block):
+    """Bit for bit. Few logits, so that survivals tie at every place; every kind of budget; no draft may be allowed."""
+    generator = torch.Generator().manual_seed(block)
+
+    def whole(most):
+        return int(torch.randint(0, most + 1, (), generator=generator))
+
+    for turn in range(12):
+        requests = 2 + whole(45)
+        live = 1 + whole(requests - 2)
+        x = plan_inputs(generator, (requests, live, block, live + whole(live * block + 4), 8, whole(live * block + 3)))
+        if turn % 2:
+            x["confidence"] = x["confidence"].clamp(0, 1).round()
+            x["scale"], x["offset"] = x["scale"].fill_(1.0), x["offset"].zero_()
+        if turn % 5 == 4:
+            x["limits"].clamp_(max=0)
+        (*made, packed), (*wanted, rows) = plan_triton.plan(**x), plan_reference(**x)
+        for one, two in zip((*made, *packed), (*wanted, *rows), strict=True):
             assert one.dtype == two.dtype and torch.equal(one, two)
 
 
