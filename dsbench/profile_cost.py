@@ -3,8 +3,8 @@
 What a step costs is split so that it can be planned with. Eager: whole engine steps; `draft` is what drafting costs
 whatever the windows (the block pass and one slot of the sequential head), all that grows with the windows, deeper
 slots of the head included, belongs to the verify part. Captured graphs: replays of the draft and the verify graph
-alone (phases draft and pass) beside whole engine steps (phase step); what these take beyond their passes is the
-host's, a median for each R, and is added to the verify part.
+alone (phases draft and pass) beside whole engine steps (phase step) that wait after each phase; what these take beyond
+their passes is the host's, a median for each R, and is added to the verify part unless rounds are to overlap.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def profile_cost(
         for cell in order.sample(cells, len(cells)):
             timed.append(_time_cell(engine, cell, temperature, number, seed))
             notice(len(timed), passes * len(cells))
-    samples = pass_samples(timed) if deployment.graphs else step_samples(timed)
+    samples = pass_samples(timed, overlap=deployment.overlap) if deployment.graphs else step_samples(timed)
     if deployment.graphs:
         del engine  # its pages make room
         samples += _plain_samples(deployment, batches, contexts, passes, seed, temperature)
@@ -164,13 +164,13 @@ def step_samples(timed: Sequence[Timed]) -> list[CostSample]:
     return samples
 
 
-def pass_samples(timed: Sequence[Timed]) -> list[CostSample]:
+def pass_samples(timed: Sequence[Timed], *, overlap: bool) -> list[CostSample]:
     """Draft and verify samples of replays, the host's share of a step with the latter; and raw: phases pass, step."""
     beyond: dict[int, list[float]] = {}
     for t in timed:
         spent = t.record.seconds - statistics.median(t.draft) - statistics.median(t.verify)
         beyond.setdefault(t.cell.requests, []).append(spent)
-    host = {requests: max(0.0, statistics.median(seconds)) for requests, seconds in beyond.items()}
+    host = {n: 0.0 if overlap else max(0.0, statistics.median(seconds)) for n, seconds in beyond.items()}
     samples = []
     for t in timed:
         at = (t.cell.requests, t.cell.rows, t.record.context)

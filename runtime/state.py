@@ -84,6 +84,10 @@ class StatePool:
         self.truncate(owner, 0)
         del self._owned[owner], self._reserved[owner]
 
+    def pages_of(self, owner: int) -> list[int]:
+        """The owner's pages in order."""
+        return self._owned[owner]
+
     def table(self, owners: list[int]) -> Tensor:
         """Page table [R, longest] int32; unused entries name the page that is nobody's."""
         longest = max((len(self._owned[o]) for o in owners), default=1)

@@ -1,4 +1,4 @@
-"""profile-cost over captured graphs (run as they are on a CPU): what is a pass, what is the host's, and the line a R."""
+"""profile-cost over captured graphs (run as they are on a CPU): what is a pass, what is the host's, a line an R."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
         return Timed(cell=cell, number=0, record=record, draft=(draft,) * 3, verify=(verify,) * 3)
 
     visits = [timed(2, 2, 9.0, 2.0, 3.0), timed(2, 6, 10.0, 2.0, 5.0), timed(2, 10, 14.0, 2.0, 7.0)]
-    samples = pass_samples([*visits, timed(4, 4, 4.0, 2.0, 3.0)])
+    samples = pass_samples([*visits, timed(4, 4, 4.0, 2.0, 3.0)], overlap=False)
     verify = {(s.requests, s.rows): s.seconds for s in samples if s.phase == "verify"}
     assert verify == {(2, 2): 7.0, (2, 6): 9.0, (2, 10): 11.0, (4, 4): 3.0}
+    alone = {(s.requests, s.rows): s.seconds for s in pass_samples(visits, overlap=True) if s.phase == "verify"}
+    assert alone == {(2, 2): 3.0, (2, 6): 5.0, (2, 10): 7.0}
     assert CostSample(2, 0, 16, 2.0, "draft", 0) in samples and CostSample(2, 10, 16, 14.0, "step", 0) in samples

@@ -117,8 +117,9 @@ class MtpDrafter:
         """
         slots, eps = pool.slots(batch), self.shape.layer.norm_eps
         _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)
-        previous = hidden.roll(1, dims=0)
-        previous[batch.cu_rows[:-1].long()] = self._kept(batch.context.long() - 1, batch.pages, pool)
+        kept = self._kept(batch.context.long() - 1, batch.pages, pool)
+        first_row = batch.positions == batch.context.long()[batch.request]  # a request may have none
+        previous = torch.where(first_row[:, None], kept[batch.request], hidden.roll(1, dims=0))
         _, x = add_norm(self._inputs(batch.ids, previous), None, self.layer.input_norm, eps)
         rotate_and_store(
             self.context_kv(x), self.cos, self.sin, batch.positions, slots, *pool.layer(self.first_layer),
