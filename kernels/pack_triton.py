@@ -16,6 +16,7 @@ from torch import Tensor
 from dsbench.kernels.pack import Packed
 
 PART = 32  # requests a program
+EACH, WARPS = 8, 8  # rows a thread, of all programs alike; warps at most
 
 
 @triton.jit
@@ -90,7 +91,7 @@ def launch(kernel: Any, first: tuple[Tensor, ...], standing: tuple[Tensor, ...],
     kernel[(grid,)](
         *first, anchor.contiguous(), drafts.contiguous(), context.contiguous(), pages, ids, positions, request, slots,
         cu_rows, requests, rows, pages.stride(0), BLOCK=block, PAGE=page, REQUESTS=covered, WIDTH=width, PART=PART,
-        num_warps=min(8, max(1, covered * width // 256)), enable_fp_fusion=False,
+        num_warps=min(WARPS, max(1, covered * width // (32 * EACH))), enable_fp_fusion=False,
     )  # fmt: skip
     return ids, positions, request, slots, cu_rows
 

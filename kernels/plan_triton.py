@@ -38,19 +38,18 @@ def _negative_exp(b_x):
 
 @triton.jit
 def _survival(p_confidence, p_scale, p_offset, alive, BLOCK: tl.constexpr, REQUESTS: tl.constexpr, WIDTH: tl.constexpr):
-    """Column by column, as plan.survival_of; 0 of requests that are not alive."""
-    o_r, o_w = tl.arange(0, REQUESTS), tl.arange(0, WIDTH)[None, :]
-    b_all = tl.zeros([REQUESTS, WIDTH], tl.float32)
-    b_here = tl.where(alive, 1.0, 0.0)
-    for k in tl.static_range(BLOCK):
-        o_k = o_r * BLOCK + k
-        b_logit = tl.load(p_confidence + o_k, mask=alive, other=0.0) * tl.load(p_scale + o_k, mask=alive, other=0.0)
-        b_logit += tl.load(p_offset + o_k, mask=alive, other=0.0)
-        tail = _negative_exp(tl.abs(b_logit))
-        b_conditional = tl.div_rn(tl.where(b_logit >= 0, 1.0, tail), tail + 1.0)
-        b_here *= tl.where(b_logit == b_logit, b_conditional, 0.0)
-        b_all = tl.where(o_w == k, b_here[:, None], b_all)
-    return b_all
+    """As plan.survival_of, from left to right; 0 of requests that are not alive."""
+    o_r, o_w = tl.arange(0, REQUESTS)[:, None], tl.arange(0, WIDTH)[None, :]
+    o_d, there = o_r * BLOCK + o_w, alive[:, None] & (o_w < BLOCK)
+    b_logit = tl.load(p_confidence + o_d, mask=there, other=0.0) * tl.load(p_scale + o_d, mask=there, other=0.0)
+    b_logit += tl.load(p_offset + o_d, mask=there, other=0.0)
+    b_tail = _negative_exp(tl.abs(b_logit))
+    b_conditional = tl.div_rn(tl.where(b_logit >= 0, 1.0, b_tail), b_tail + 1.0)
+    b_conditional = tl.where(there & (b_logit == b_logit), b_conditional, 0.0)
+    b_survival, o_before = b_conditional, tl.broadcast_to(tl.maximum(o_w - 1, 0), REQUESTS, WIDTH)
+    for k in tl.static_range(1, BLOCK):  # a scan would multiply in an order of its own
+        b_survival = tl.where(o_w == k, tl.gather(b_survival, o_before, 1) * b_conditional, b_survival)
+    return b_survival
 
 
 @triton.jit
