@@ -27,7 +27,7 @@ HEAD = ("vanilla", 256)
 FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
     "exact_projection", "swiglu", "add_norm", "rotate_and_store",
-    "plan", "pack", "judge",
+    "plan", "pack", "judge", "commit",
 )  # fmt: skip
 PAGED = {"page": PAGE}
 EVEN = {"odd": False}  # inputs without what a run has few of
@@ -138,6 +138,7 @@ def _step(shape: ModelShape, requests: int) -> list[Size]:
         ("plan", f"K={most // 2}", (requests + 1, requests, SLOTS, requests + most // 2, 16, most // 2), EVEN),
         ("pack", f"into {rows} rows", (requests + 1, requests, SLOTS, rows, 16), {}),
         ("judge", f"G={SLOTS}", (requests, SLOTS, True), EVEN),
+        ("commit", f"G={SLOTS}", (requests + 1, SLOTS, 2), {}),
     ]
     return [
         Size(family=family, label=label, shape=shape.name, rows=requests, case=case, options=options)

@@ -93,5 +93,10 @@ def judge_cost(own: Tensor, drafts: Tensor, recorded: Tensor | None, **rest: Ten
     return _bytes(own, drafts, *pinned, *rest.values()) + requests * 8 * (3 + block + 1), 0
 
 
+def commit_cost(tokens: Tensor, **rest: Tensor) -> Cost:
+    """Each operand once, the six that move on once more, and what was delivered. No arithmetic worth the name."""
+    return _bytes(tokens, *rest.values()) + tokens.shape[0] * 8 * 7, 0
+
+
 def _bytes(*tensors: Tensor) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)

@@ -6,6 +6,7 @@ Shapes: R requests, of which the last is nobody's where rows are packed; G block
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from dsbench.kernels.inputs import Inputs, there
 
@@ -33,6 +34,13 @@ PLAN_CASES = (  # as PACK_CASES, and the budget
     (34, 33, 7, 132, 16, 0),
     (70, 68, 8, 200, 16, 90),
 )
+COMMIT_CASES = (  # seats, block, ids that end a text
+    (1, 7, 1),
+    (9, 4, 2),
+    (5, 0, 1),
+    (40, 7, 0),
+    (300, 3, 3),
+)
 LONGEST = 100  # tokens before a packed row
 ABSURD = -(2**40)  # of what must not be read: as an index it would be seen
 
@@ -54,6 +62,22 @@ def judge_inputs(generator: torch.Generator, case: tuple[int, int, bool], *, odd
         "verified": verified,
         "recorded": recorded if pinned else None,
     }
+
+
+@there
+def commit_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
+    """Few ids, so that texts end; little room; some ended before, some heed nothing, the last quarter sits empty."""
+    seats, block, stops = case
+
+    def numbers(low: int, high: int, *size: int) -> Tensor:
+        return torch.randint(low, high, size or (seats,), generator=generator)
+
+    return {
+        "accepted": numbers(0, block + 1), "tokens": numbers(0, 9, seats, block + 1), "eos": torch.arange(stops),
+        "heeds": numbers(0, 2), "live": torch.tensor([seats - seats // 4]), "anchor": numbers(0, 9),
+        "start": numbers(5, 100), "emitted": numbers(1, 50), "room": numbers(1, 2 * block + 4),
+        "round_": numbers(0, 9), "ended": (numbers(0, 5) == 0).long(),
+    }  # fmt: skip
 
 
 @there

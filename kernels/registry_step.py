@@ -11,7 +11,18 @@ from torch import Tensor
 
 from dsbench.kernels import costs
 from dsbench.kernels.calls import triton_side
-from dsbench.kernels.inputs_step import JUDGE_CASES, PACK_CASES, PLAN_CASES, judge_inputs, pack_inputs, plan_inputs
+from dsbench.kernels.commit import commit, commit_reference
+from dsbench.kernels.inputs import Inputs
+from dsbench.kernels.inputs_step import (
+    COMMIT_CASES,
+    JUDGE_CASES,
+    PACK_CASES,
+    PLAN_CASES,
+    commit_inputs,
+    judge_inputs,
+    pack_inputs,
+    plan_inputs,
+)
 from dsbench.kernels.judge import Judged, judge_rows, judge_rows_reference
 from dsbench.kernels.op import Op
 from dsbench.kernels.pack import Packed, pack, pack_reference
@@ -19,7 +30,7 @@ from dsbench.kernels.plan import Planned, plan, plan_reference
 
 
 def step_ops() -> tuple[Op, ...]:
-    return (*_plan(), *_pack(), *_judge())
+    return (*_plan(), *_pack(), *_judge(), *_commit())
 
 
 def _plan() -> tuple[Op, ...]:
@@ -87,6 +98,29 @@ def _judge() -> tuple[Op, ...]:
             bind=lambda inputs: partial(judge_rows, **inputs),
         ),
     )
+
+
+def _commit() -> tuple[Op, ...]:
+    return (
+        Op(
+            name="commit",
+            compiled=lambda **inputs: seats_after(commit, inputs),
+            reference=lambda **inputs: seats_after(commit_reference, inputs),
+            make_inputs=commit_inputs,
+            cases=COMMIT_CASES,
+            tolerance=0.0,
+            why="integers",
+            cuda=lambda **inputs: seats_after(triton_side("commit", "commit"), inputs),
+            cost=costs.commit_cost,
+            bind=lambda inputs: partial(commit, **inputs),
+        ),
+    )
+
+
+def seats_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
+    """Delivered tokens and the six moved on, [S, 7], after a run on copies of these."""
+    state = {name: inputs[name].clone() for name in ("anchor", "start", "emitted", "room", "round_", "ended")}
+    return torch.stack([run(**inputs | state), *state.values()], dim=1)
 
 
 def rows_of(packed: Packed) -> Tensor:

@@ -50,7 +50,7 @@ class Seats:
         self.temperature, self.scale, self.offset = real(s), real(s, block), real(s, block)
         self.table = torch.full((s, shape.table), nobody, dtype=torch.int32, device=device)
         self.recorded = whole(s, shape.recorded + block + 1 if shape.recorded else 0, value=-1)
-        self.script = real(s, shape.recorded if shape.scripted else 0, 1 + 2 * block)
+        self.script = real(s, shape.recorded if shape.scripted and block else 0, 1 + 2 * block)
         self.eos = torch.tensor(shape.eos, dtype=torch.int64, device=device)
         self.top_k, self.top_p = whole(s), torch.ones(s, device=device)
         self.live, self.cap, self.budget = whole(1), whole(1), whole(1)
@@ -129,7 +129,7 @@ class Seats:
             texts = self._sent(torch.tensor([self._text(r) for r in requests]))
             self.recorded[where] = texts
             first = torch.where(texts[:, 0] >= 0, texts[:, 0], first)
-        if self.shape.scripted:
+        if self.shape.scripted and self.shape.block:
             self.script[where] = self._sent(torch.stack([self._trace(r) for r in requests]))
         stops = (first[:, None] == self.eos).any(1) & (heeds > 0)
         one = torch.ones_like(start)

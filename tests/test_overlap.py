@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 from test_engine import make_requests, run
+from test_replay import replayed, toy_trace, wide
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.graphs import make_models
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.overlap import Overlapped
@@ -22,14 +24,17 @@ from dsbench.runtime.steady import make_steady
 MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:1", "mtp:3")
 
 
-def overlapped(mode, seats, *, lag=2, eos=frozenset(), decode=None, recorded=0, steady=None, tokens=90):
-    target, arm = tiny_target(), parse_arm(mode)
-    drafters = {"none": NoDrafter, "mtp": lambda _: tiny_mtp(target), "dspark": lambda _: tiny_drafter(target)}
-    drafter = drafters[arm.drafter](target.device)
+def overlapped(
+    mode, seats, *, lag=2, eos=frozenset(), decode=None, recorded=0, tokens=90, scripted=False, device=None, steady=None
+):
+    target, arm = tiny_target(device), parse_arm(mode)
+    dspark = random_drafter if scripted else tiny_drafter
+    drafters = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": dspark}
+    drafter = drafters[arm.drafter](target)
     config = EngineConfig(lag=lag, page=4, graphs=seats)
     if steady is None:
         models = make_models(target, drafter, config, seats * tokens, tokens)
-        steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=False)
+        steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
     planner = Planner(
         arm, block=drafter.block, rule="coupled", lag=lag, table=staircase_table(seats, 4), calibrations=None
     )
@@ -160,3 +165,19 @@ def test_a_request_that_comes_again_meets_nothing_of_its_former_stay():
     while engine.running:
         engine.step()
     assert request.output == wanted[0].output and [r.finish_reason for r in engine.finished] == ["cancelled", "length"]
+
+
+@pytest.mark.parametrize("mode", ["none", "static", "static:2", "compact", "cap-accept"])
+def test_a_trace_is_replayed_as_the_plain_loop_does(mode):
+    trace = wide(toy_trace())
+    queue = replayed(trace, tiny_target(), tokens=9, size=11)
+    engine = overlapped(mode, 3, recorded=20, scripted=True)
+    finish(engine, queue, 3)
+    assert [r.output for r in queue] == [list(trace.rows[i % 8].output[:9]) for i in range(11)]
+    assert sum(s.flips for s in engine.steps) == 0 and engine.rounds
+    for record in engine.rounds:
+        drafts, at = trace.rows[record.request % 8].drafts, record.output_index - 1
+        whole = min(int(drafts.match[at]), record.window)
+        assert record.accepted == min(whole, record.delivered)
+        if mode != "none":
+            assert record.free_logits == tuple(drafts.free[at].tolist())
