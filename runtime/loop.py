@@ -16,8 +16,10 @@ class Loop(Protocol):
 
     config: EngineConfig
     steps: list[StepRecord]
-    rounds: list[RoundRecord]
     finished: list[RequestRecord]
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]: ...
 
     @property
     def running(self) -> Sequence[Request]: ...

@@ -27,7 +27,7 @@ from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
-from dsbench.runtime.planner import Planner, agree, want_tier
+from dsbench.runtime.planner import Array, Planner, agree, want_tier
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
@@ -51,6 +51,45 @@ class Flight:
     stamps: tuple[Stamp, Stamp, Stamp, Stamp]  # begun, prompts done, drafted, done
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """What a round left, on the host; of the requests of `seats`: output tokens before it and of it, and who ended."""
+
+    flight: Flight
+    step: int
+    seats: list[int]
+    before: list[int]
+    put_out: list[int]
+    last: list[bool]
+    left: Array  # [n, counts, tokens, drafts]
+    real: Array  # [n, 3, G]
+
+    def count(self, name: str) -> Array:
+        return self.left[:, COUNTS.index(name)]
+
+    def verified(self, arm: Arm, cap: int) -> Array:
+        """Drafts [n] that the target ran."""
+        return self.count("window") if arm.commit == "all" else self.count("limit")
+
+    def records(self, arm: Arm, cap: int, block: int, scripted: bool) -> list[RoundRecord]:
+        """A record for each request whose round counted."""
+        out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
+        drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm, cap).tolist()
+        for seat, before, delivered, last in zip(self.seats, self.before, self.put_out, self.last, strict=True):
+            request = self.flight.seated[seat].request
+            out.append(
+                RoundRecord(
+                    step=self.step, request=request.id, workload=request.workload,
+                    position=len(request.prompt_ids) + before - 1, output_index=before, window=counts["window"][seat],
+                    verified=verified[seat], accepted=min(counts["accepted"][seat], delivered), delivered=delivered,
+                    ceiling=UNSEEN if last else counts["ceiling"][seat],
+                    flips=0 if scripted else counts["flips"][seat], drafts=tuple(drafts[seat]),
+                    logits=tuple(self.real[seat, 0, :cap].tolist()), free_logits=tuple(self.real[seat, 1].tolist()),
+                )
+            )  # fmt: skip
+        return out
+
+
 class Overlapped:
     """Runs requests in one arm over a `Steady` of its drafter, depth and kind of commit, under the coupled rule.
 
@@ -72,7 +111,7 @@ class Overlapped:
         self.seated: list[Sitting] = []
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
-        self.rounds: list[RoundRecord] = []
+        self._landed: list[Landed] = []
         self._flights: deque[Flight] = deque()
         self._origin, self._compiles, self._done = time.perf_counter(), compile_count(), stamp(self.device)
         with torch.inference_mode():
@@ -192,65 +231,81 @@ class Overlapped:
         return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
 
     def _settle(self, flight: Flight) -> StepRecord:
+        """Waits for the round's results, if they are not there, and hands them out."""
         while not passed(flight.stamps[3]):
             time.sleep(0)
-        left, real = flight.whole.numpy(), flight.real.numpy()
+        left, real = flight.whole.numpy().copy(), flight.real.numpy().copy()  # pinned memory is for the next rounds
         counts = dict(zip(COUNTS, left.T.tolist(), strict=False))
-        width = self.block + 1
-        tokens, drafts = left[:, len(COUNTS) :][:, :width].tolist(), left[:, len(COUNTS) + width :].tolist()
-        emitted, ran, verified = 0, 0, 0
+        tokens, now = left[:, len(COUNTS) :][:, : self.block + 1].tolist(), self._now()
+        seats: list[int] = []  # whose rounds count
+        before: list[int] = []
+        put_out: list[int] = []
+        last: list[bool] = []
         for seat, sitting in enumerate(flight.seated):
             request = sitting.request
-            if not (sitting.left or request.finished or request.output):
-                sitting.first = self._now()
-                extend(request, [counts["anchor"][seat]], self.eos, self.decode, self._room(request))
             if sitting.left or request.finished:
                 continue
-            limit, before = max(0, min(self.cap, self._room(request) - 1)), (request.committed, len(request.output))
-            window = counts["window"][seat]
-            sent = window if self.arm.commit == "all" else limit
+            if not request.output:
+                sitting.first = now
+                self._extend(request, [counts["anchor"][seat]], ended=counts["delivered"][seat] == 0)
+            if request.finished:
+                continue
+            seats.append(seat)
+            before.append(len(request.output))
             request.rounds += 1
-            out = extend(request, tokens[seat][: counts["delivered"][seat]], self.eos, self.decode, self._room(request))
-            emitted, ran, verified = emitted + out, ran + 1, verified + sent
+            mine = tokens[seat][: counts["delivered"][seat]]
+            self._extend(request, mine, ended=counts["ended"][seat] > 0)
+            put_out.append(len(request.output) - before[-1])
+            last.append(request.finished)
             sitting.survival = real[seat, 2]
-            if self.config.record_rounds:
-                self.rounds.append(
-                    RoundRecord(
-                        step=len(self.steps), request=request.id, workload=request.workload, position=before[0],
-                        output_index=before[1], window=window, verified=sent,
-                        accepted=min(counts["accepted"][seat], out), delivered=out,
-                        ceiling=UNSEEN if request.finished else counts["ceiling"][seat],
-                        flips=0 if self.seats.shape.scripted else counts["flips"][seat],
-                        drafts=tuple(drafts[seat][: self.cap]), logits=tuple(real[seat, 0, : self.cap].tolist()),
-                        free_logits=tuple(real[seat, 1].tolist()),
-                    )
-                )  # fmt: skip
-        flips = 0 if self.seats.shape.scripted else sum(counts["flips"])
-        record = self._record(flight, emitted, ran, sum(counts["window"]), verified, flips)
+        landed = Landed(
+            flight=flight, step=len(self.steps), seats=seats, before=before, put_out=put_out, last=last, left=left,
+            real=real,
+        )  # fmt: skip
+        record = self._record(landed)
+        if self.config.record_rounds:
+            self._landed.append(landed)
         for sitting in flight.seated:
             if sitting.request.finished and not sitting.left:
                 self._leave(sitting)
         return record
 
-    def _record(
-        self, flight: Flight, emitted: int, ran: int, granted: int, verified: int, flips: int
-    ) -> StepRecord:  # fmt: skip
+    def _extend(self, request: Request, tokens: list[int], *, ended: bool) -> None:
+        """What the device delivered, whose word on the end holds; a stop string may lie before it."""
+        if request.sampling.stop and self.decode is not None:
+            extend(request, tokens, self.eos, self.decode, self._room(request))
+            return
+        request.output.extend(tokens)
+        if ended:
+            stopped = request.output[-1] in self.eos and not request.sampling.ignore_eos
+            request.finish_reason = "stop" if stopped else "length"
+
+    def _record(self, landed: Landed) -> StepRecord:
+        flight, seats = landed.flight, landed.seats
         begun, ready, drafted, done = flight.stamps
-        rows, zombies = ran + verified, len(flight.seated) - ran
+        flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
+        rows = len(seats) + int(landed.verified(self.arm, self.cap)[seats].sum())
+        zombies = len(flight.seated) - len(seats)
         predicted, outside = self.planner.predict(StepShape(len(flight.seated), rows + zombies, flight.context))
-        useful = rows if self.arm.commit == "all" else ran + granted
+        useful = rows if self.arm.commit == "all" else len(seats) + granted
         record = StepRecord(
-            step=len(self.steps), start=self._now(), requests=ran, budget=granted, rows=rows,
-            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=emitted, misses=0,
-            compiles=flight.compiles, seconds=between(self._done, done), draft_seconds=between(ready, drafted),
+            step=landed.step, start=self._now(), requests=len(seats), budget=granted, rows=rows,
+            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=sum(landed.put_out),
+            misses=0, compiles=flight.compiles, seconds=between(self._done, done), draft_seconds=between(ready, drafted),
             plan_seconds=0.0, pack_seconds=0.0, verify_seconds=between(drafted, done), accept_seconds=0.0,
             commit_seconds=0.0, predicted_seconds=predicted, confidence_age=self.config.lag, priors=flight.priors,
-            extrapolated=outside, flips=flips, zombies=zombies, prefill_seconds=between(begun, ready),
-            idle_seconds=between(self._done, begun), host_seconds=flight.host,
+            extrapolated=outside, flips=0 if self.seats.shape.scripted else flips, zombies=zombies,
+            prefill_seconds=between(begun, ready), idle_seconds=between(self._done, begun), host_seconds=flight.host,
         )  # fmt: skip
         self._done = done
         self.steps.append(record)
         return record
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """Made when they are asked for: the loop has no time for them."""
+        scripted, block = self.seats.shape.scripted, self.block
+        return [r for landed in self._landed for r in landed.records(self.arm, self.cap, block, scripted)]
 
     def _leave(self, sitting: Sitting) -> None:
         """Its pages are free; its seat is a hole until somebody takes it."""

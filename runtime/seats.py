@@ -17,7 +17,8 @@ from dsbench.runtime.drafters.draft import Standing
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Sampling
 
-COUNTS = ("accepted", "ceiling", "flips", "window", "delivered", "anchor")  # columns of what a round left, then tokens
+# columns of what a round left; then come its tokens and drafts
+COUNTS = ("accepted", "ceiling", "flips", "window", "limit", "delivered", "anchor", "ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

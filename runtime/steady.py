@@ -39,11 +39,11 @@ def make_steady(
     recorded: tokens of the longest pinned text, 0 where none is; scripted: a trace's drafts are replayed.
     """
     depth = arm.depth(models.drafter.block)
+    tiers = Tiers.ladder(config.graphs, depth)
     shape = SeatShape(
-        seats=config.graphs, block=models.drafter.block, table=models.pool.shape.table, recorded=recorded,
+        seats=tiers.requests[-1], block=models.drafter.block, table=models.pool.shape.table, recorded=recorded,
         eos=tuple(sorted(eos)), scripted=scripted,
     )  # fmt: skip
-    tiers = Tiers.ladder(config.graphs, depth)
     return Steady(models, shape, tiers, depth, arm.commit, capture_on(models.target.device))
 
 
@@ -95,6 +95,7 @@ class Steady:
         def run() -> None:
             seats, block = self.seats, self.seats.shape.block
             now = self._round(n)
+            assert now.requests == n, "a tier of requests has its seats"
             made = draft_pass(self.models, now, lambda free: depths)
             tokens, confidence, free = made.tokens, made.confidence, made.free
             if seats.shape.scripted:
@@ -138,7 +139,9 @@ class Steady:
                 made.accepted, made.tokens, seats.eos, seats.heeds[:n], seats.live, seats.anchor[:n], seats.start[:n],
                 seats.emitted[:n], seats.room[:n], seats.round[:n], seats.ended[:n],
             )  # fmt: skip
-            counts = torch.stack([made.accepted, made.ceiling, made.flips, window, delivered, before], dim=1)
+            counts = torch.stack(
+                [made.accepted, made.ceiling, made.flips, window, limits, delivered, before, seats.ended[:n]], dim=1
+            )
             seats.whole_left[:n].copy_(torch.cat([counts, made.tokens, drafts], dim=1))
             seats.real_left[:n, 2].copy_(survival)
 
