@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dsbench.kernel_sizes import Size
 from dsbench.kernels.inputs import Inputs
-from dsbench.kernels.registry import Op
+from dsbench.kernels.op import Op
 
 SHARE = {torch.bfloat16: 2.0**-6, torch.float32: 2.0**-15}  # of a number, and of the root mean square of all
 # bf16: 8 bits of mantissa, two or three roundings where the reference has one or none, which the largest terms of a

@@ -5,12 +5,8 @@ The one list that tests and `dsbench bench-kernels` walk. An op that is not here
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from torch import Tensor
 
 from dsbench.kernels import costs
 from dsbench.kernels.attention import attention_cost, paged_attention_reference
@@ -32,7 +28,6 @@ from dsbench.kernels.inputs import (
     PROJECTION_CASES,
     ROTATE_CASES,
     STATS_CASES,
-    Inputs,
     argmax_inputs,
     attention_inputs,
     block_inputs,
@@ -44,39 +39,14 @@ from dsbench.kernels.inputs import (
 )
 from dsbench.kernels.linear import projection_reference
 from dsbench.kernels.norm import add_norm, add_norm_reference
+from dsbench.kernels.op import Op
+from dsbench.kernels.registry_fused import fused_ops
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """`make_inputs(generator, case)` gives keyword arguments for both; `cases` are deliberately odd shapes.
-
-    Ops whose names begin with the same word are results of one launch: a family, timed by its first.
-    """
-
-    name: str
-    compiled: Callable[..., Tensor]
-    reference: Callable[..., Tensor]
-    make_inputs: Callable[..., Inputs]
-    cases: tuple[Any, ...]
-    tolerance: float  # absolute; 0 for tokens, which must be equal
-    why: str  # where the tolerance comes from
-    cuda: Callable[..., Tensor] | None = None  # what `compiled` runs on CUDA tensors, where that is a Triton kernel
-    cost: Callable[..., tuple[float, float]] | None = None  # of inputs: bytes moved at least, floating-point operations
-    bind: Callable[[Inputs], Callable[[], Any]] | None = None  # the call to time, if `compiled` also prepares something
-
-    @property
-    def family(self) -> str:
-        return self.name.split()[0]
-
-    def call(self, inputs: Inputs) -> Callable[[], Any]:
-        """What is timed: `compiled` without what a runtime does once."""
-        return partial(self.compiled, **inputs) if self.bind is None else self.bind(inputs)
-
-
 def registry() -> tuple[Op, ...]:
-    return (*_draws(), *_blocks(), *_layer_parts(), *_rows())
+    return (*_draws(), *_blocks(), *_layer_parts(), *_rows(), *fused_ops())
 
 
 def _draws() -> tuple[Op, ...]:

@@ -1,0 +1,64 @@
+"""Which passes run on fused products, and the tile of rows by outputs of each. No torch, no triton.
+
+All thresholds and tile sizes to tune stand here. The bits of a row follow from its tile, hence from M and the shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NARROW, NARROW_ROWS = 1024, 256  # hidden sizes up to this: fused up to so many rows
+WIDE_ROWS = 0  # rows up to which wider models are fused
+SMALL_ROWS = 0  # rows up to which other products are the small kernel's and not the library's
+FILL = 100  # programs that a product should have, of 132 multiprocessors
+SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 64), (16, 32), (16, 16))  # rows, outputs: best first
+ONE = (16, 8, 4, 2)  # outputs of a program for one row
+CHUNK = 2048  # weights of an output that are in flight at once, of one row
+PARTS = 4  # slices of K of a tile below 64 rows: one a warp
+SHARED = 98_304  # bytes of shared memory for a program's stages, so that two programs fit
+STAGES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """BM rows by BN outputs, BK of K at a time in each of `parts` slices."""
+
+    rows: int
+    outputs: int
+    inner: int
+    parts: int
+    warps: int
+    stages: int
+
+
+def fuses(hidden: int, rows: int) -> bool:
+    """Whether a pass of so many rows of a model of this width is run by fused kernels."""
+    return 0 < rows <= (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS)
+
+
+def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0) -> Tile:
+    """The tile of a product of `rows` x `inner` by `inner` x `outputs`. `whole`: outputs that must lie in one tile."""
+    if rows == 1 and not whole:
+        return _of_one(outputs, inner)
+    most = max(16, _power(rows))
+    sizes = [(min(m, most), whole or n) for m, n in SIZES]
+    fits = (s for s in sizes if -(-rows // s[0]) * -(-outputs // s[1]) >= FILL)
+    m, n = next(fits, min(sizes))
+    parts = PARTS if m < 64 else 1
+    depth = 32 if parts > 1 else 64
+    turns, stage = -(-inner // (parts * depth)), (m + n) * parts * depth * 2
+    stages = max(2, min(turns + 1, STAGES, 1 + SHARED // stage))
+    return Tile(rows=m, outputs=n, inner=depth, parts=parts, warps=8 if m * n >= 8192 else 4, stages=stages)
+
+
+def _of_one(outputs: int, inner: int) -> Tile:
+    wide = next((n for n in ONE if outputs >= n * FILL), ONE[-1])
+    depth = max(32, min(CHUNK, _power(inner)))
+    return Tile(
+        rows=1, outputs=wide, inner=depth, parts=1, warps=max(1, min(8, depth // 256)), stages=1
+    )  # fmt: skip
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, n - 1).bit_length()
