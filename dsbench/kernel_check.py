@@ -64,6 +64,7 @@ def unaffordable(size: Size, inputs: Inputs, device: torch.device) -> str:
 def compare(members: Sequence[Op], inputs: Inputs) -> tuple[str, float]:
     """What differs in the results of a family on these inputs, "" if nothing; seconds a call of its first reference."""
     seconds = 0.0
+    _now(next(x.device for x in inputs.values() if isinstance(x, Tensor)))  # inputs are there, see pdl.py
     for op in members:
         made = op.compiled(**inputs)
         for _ in range(2):

@@ -66,10 +66,11 @@ def swiglu_cost(gate_up: Tensor) -> Cost:
     return 1.5 * _bytes(gate_up), 5 * gate_up.numel() / 2
 
 
-def embed_cost(ids: Tensor, table: Tensor, gain: Tensor) -> Cost:
+def embed_cost(ids: Tensor | None, table: Tensor, gain: Tensor) -> Cost:
     """A row in, it and its multiple out, one sum."""
-    rows = len(ids) * table.shape[1]
-    return _bytes(ids, gain) + 3 * rows * table.element_size() + 4 * len(ids), 3 * rows
+    m = len(table if ids is None else ids)
+    named = 0 if ids is None else _bytes(ids)
+    return named + _bytes(gain) + 3 * m * table.shape[1] * table.element_size() + 4 * m, 3 * m * table.shape[1]
 
 
 def small_product_cost(a: Tensor, weight: Tensor, squares: Tensor | None = None, eps: float = 0.0) -> Cost:

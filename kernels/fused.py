@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,14 +25,20 @@ class Stream(NamedTuple):
     squares: Tensor  # [M, T] fp32 parts of the sum of a row's squares
 
 
+def settle(device: torch.device) -> None:
+    """Weights written so far may be read by a product that does not wait for the kernels before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def stream_of(x: Tensor, gain: Tensor) -> Stream:
     y = x.float()
     return Stream(x, (y * gain.float()).to(x.dtype), y.square().sum(-1, keepdim=True))
 
 
-def embed_reference(ids: Tensor, table: Tensor, gain: Tensor) -> Stream:
-    """Rows ids [M] of a table [V, D]."""
-    return stream_of(table[ids], gain)
+def embed_reference(ids: Tensor | None, table: Tensor, gain: Tensor) -> Stream:
+    """Rows ids [M] of a table [V, D], or all of it."""
+    return stream_of(table if ids is None else table[ids], gain)
 
 
 def small_product_reference(a: Tensor, weight: Tensor, squares: Tensor | None = None, eps: float = 0.0) -> Tensor:
@@ -63,7 +70,7 @@ def product_add_reference(a: Tensor, weight: Tensor, x: Tensor, gain: Tensor) ->
     return stream_of(x + small_product_reference(a, weight), gain)
 
 
-def embed(ids: Tensor, table: Tensor, gain: Tensor) -> Stream:
+def embed(ids: Tensor | None, table: Tensor, gain: Tensor) -> Stream:
     """As the reference; on CUDA, as all below, a Triton kernel. No gradients."""
     if table.device.type == "cuda":
         from dsbench.kernels import fused_triton

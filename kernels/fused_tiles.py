@@ -36,6 +36,11 @@ def fuses(hidden: int, rows: int) -> bool:
     return 0 < rows <= (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS)
 
 
+def turns_in_product(hidden: int, *, normed: bool) -> bool:
+    """Whether the qkv product turns its own heads. Heads that are normed first are whole in a tile, and few tiles."""
+    return hidden <= NARROW or not normed
+
+
 def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0) -> Tile:
     """The tile of a product of `rows` x `inner` by `inner` x `outputs`. `whole`: outputs that must lie in one tile."""
     if rows == 1 and not whole:
@@ -52,11 +57,11 @@ def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0) -> Tile:
 
 
 def _of_one(outputs: int, inner: int) -> Tile:
-    wide = next((n for n in ONE if outputs >= n * FILL), ONE[-1])
+    """64 weights a thread at most, eight of them side by side: they and their products stay in registers."""
     depth = max(32, min(CHUNK, _power(inner)))
-    return Tile(
-        rows=1, outputs=wide, inner=depth, parts=1, warps=max(1, min(8, depth // 256)), stages=1
-    )  # fmt: skip
+    wide = next((n for n in ONE if outputs >= n * FILL and n * depth <= 16_384), ONE[-1])
+    warps = max(1, min(8, max(depth // 256, wide * depth // 2048)))
+    return Tile(rows=1, outputs=wide, inner=depth, parts=1, warps=warps, stages=1)
 
 
 def _power(n: int) -> int:

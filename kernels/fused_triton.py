@@ -138,9 +138,12 @@ def _embed_kernel(
     row, o_d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     mine = o_d < D
     enter(PDL)
-    b_gain = tl.load(p_gain + o_d, mask=mine, other=0.0).to(tl.float32)
     wait(PDL)
-    b_x = tl.load(p_table + tl.load(p_ids + row) * D + o_d, mask=mine, other=0.0)
+    b_gain = tl.load(p_gain + o_d, mask=mine, other=0.0).to(tl.float32)
+    at = row
+    if p_ids is not None:
+        at = tl.load(p_ids + row)
+    b_x = tl.load(p_table + at * D + o_d, mask=mine, other=0.0)
     tl.store(p_out + row * D + o_d, b_x, mask=mine)
     b_x = b_x.to(tl.float32)
     tl.store(p_gained + row * D + o_d, (b_x * b_gain).to(p_gained.dtype.element_ty), mask=mine)
@@ -158,14 +161,16 @@ def _options(tile: Tile, inner: int, device: torch.device, squares: Tensor | Non
     }  # fmt: skip
 
 
-def embed(ids: Tensor, table: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def embed(ids: Tensor | None, table: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As fused.embed_reference. Asks the device nothing, as all here."""
-    (m,), d = ids.shape, table.shape[1]
+    ids = None if ids is None else ids.contiguous()
+    m, d = len(table if ids is None else ids), table.shape[1]
+    assert table.is_contiguous()
     x, gained = (torch.empty(m, d, device=table.device, dtype=table.dtype) for _ in range(2))
     squares = torch.empty(m, 1, device=table.device, dtype=torch.float32)
     if m > 0:
         _embed_kernel[(m,)](
-            ids.contiguous(), table, gain, x, gained, squares, D=d, BLOCK=triton.next_power_of_2(d),
+            ids, table, gain, x, gained, squares, D=d, BLOCK=triton.next_power_of_2(d),
             num_warps=4 if d <= 2048 else 8, **chained(table.device),
         )  # fmt: skip
     return x, gained, squares

@@ -25,7 +25,7 @@ PRODUCT_CASES = (  # rows, inner, outputs
     (16, 576, 48),
     (70, 130, 20),
 )
-EMBED_CASES = ((1, 50, 40), (7, 30, 63))  # rows, vocabulary, hidden
+EMBED_CASES = ((1, 50, 40), (7, 30, 63), (0, 5, 40))  # rows (0: all of the table), vocabulary, hidden
 SUMMED = 5  # parts of a row's squares
 
 
@@ -33,7 +33,7 @@ def embed_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inpu
     m, vocab, hidden = case
     with generator.device:
         return {
-            "ids": torch.randint(0, vocab, (m,), generator=generator),
+            "ids": torch.randint(0, vocab, (m,), generator=generator) if m else None,
             "table": torch.randn(vocab, hidden, generator=generator),
             "gain": torch.randn(hidden, generator=generator),
         }

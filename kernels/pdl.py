@@ -1,7 +1,8 @@
 """Programmatic dependent launch: a kernel's programs start while the kernel before it still runs, and wait for it.
 
 The law of the chain: every program waits before it reads or writes anything that another kernel touches, and may read
-constant weights before that. A kernel ends after its wait, so what waited for it has waited for all before it too.
+a product's weights before that, which must be there before the pass: `fused.settle`. A kernel ends after its wait, so
+what waited for it has waited for all before it too.
 Imported only where a CUDA device runs it. The interpreter and devices before sm_90 launch as ever.
 """
 
