@@ -11,7 +11,7 @@ from dsbench.kernels.inputs import Inputs, rotate_inputs
 
 QKV_CASES = (  # rows, hidden, then as ROTATE_CASES
     (1, 40, 1, 1, 8, 16, False, False),
-    (1, 130, 1, 1, 64, 16, False, False),
+    (1, 130, 1, 1, 24, 16, False, False),
     (3, 72, 4, 2, 20, 4, True, True),
     (17, 48, 2, 1, 16, 16, False, True),
     (20, 130, 3, 1, 12, 16, False, False),
