@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 NARROW, NARROW_ROWS = 1024, 256  # hidden sizes up to this: fused up to so many rows
 WIDE_ROWS = 0  # rows up to which wider models are fused
-SMALL_ROWS = 0  # rows up to which other products are the small kernel's and not the library's
-FILL = 100  # programs that a product should have, of 132 multiprocessors
+SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so many weights is not the library's
+WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
+FILL, WIDE_FILL = 100, 200  # programs that a product should have, of 132 multiprocessors; one of SMALL_WEIGHTS
 SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 64), (16, 32), (16, 16))  # rows, outputs: best first
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
@@ -36,18 +37,24 @@ def fuses(hidden: int, rows: int) -> bool:
     return 0 < rows <= (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS)
 
 
+def is_small(rows: int, weights: int) -> bool:
+    """Whether a product alone is the fused kernels' rather than the library's."""
+    return 0 < rows <= SMALL_ROWS and SMALL_WEIGHTS <= weights < 2**31  # offsets are 32-bit
+
+
 def turns_in_product(hidden: int, *, normed: bool) -> bool:
     """Whether the qkv product turns its own heads. Heads that are normed first are whole in a tile, and few tiles."""
-    return hidden <= NARROW or not normed
+    return hidden <= WHOLE_HEADS or not normed
 
 
 def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0) -> Tile:
     """The tile of a product of `rows` x `inner` by `inner` x `outputs`. `whole`: outputs that must lie in one tile."""
+    fill = FILL if outputs * inner < SMALL_WEIGHTS else WIDE_FILL
     if rows == 1 and not whole:
-        return _of_one(outputs, inner)
+        return _of_one(outputs, inner, fill)
     most = max(16, _power(rows))
     sizes = [(min(m, most), whole or n) for m, n in SIZES]
-    fits = (s for s in sizes if -(-rows // s[0]) * -(-outputs // s[1]) >= FILL)
+    fits = (s for s in sizes if -(-rows // s[0]) * -(-outputs // s[1]) >= fill)
     m, n = next(fits, min(sizes))
     parts = PARTS if m < 64 else 1
     depth = 32 if parts > 1 else 64
@@ -56,10 +63,10 @@ def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0) -> Tile:
     return Tile(rows=m, outputs=n, inner=depth, parts=parts, warps=8 if m * n >= 8192 else 4, stages=stages)
 
 
-def _of_one(outputs: int, inner: int) -> Tile:
+def _of_one(outputs: int, inner: int, fill: int) -> Tile:
     """64 weights a thread at most, eight of them side by side: they and their products stay in registers."""
     depth = max(32, min(CHUNK, _power(inner)))
-    wide = next((n for n in ONE if outputs >= n * FILL and n * depth <= 16_384), ONE[-1])
+    wide = next((n for n in ONE if outputs >= n * fill and n * depth <= 16_384), ONE[-1])
     warps = max(1, min(8, max(depth // 256, wide * depth // 2048)))
     return Tile(rows=1, outputs=wide, inner=depth, parts=1, warps=warps, stages=1)
 

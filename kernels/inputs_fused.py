@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ def qkv_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool =
 
 def _weight(generator: torch.Generator, outputs: int, inner: int) -> Tensor:
     weight: Tensor = torch.randn(outputs, inner, generator=generator)
-    return weight / inner**0.5
+    return weight / math.sqrt(inner)
 
 
 def _normed_rows(generator: torch.Generator, m: int, hidden: int) -> Inputs:
