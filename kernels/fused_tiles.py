@@ -13,6 +13,7 @@ SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so man
 WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
 FILL, WIDE_FILL = 100, 200  # programs that a product should have, of 132 multiprocessors; one of SMALL_WEIGHTS
 SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 64), (16, 32), (16, 16))  # rows, outputs: best first
+ALONE = 1  # rows up to which each has programs of its own, which read the weights again
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
 PARTS = 4  # slices of K of a tile below 64 rows: one a warp
@@ -47,18 +48,21 @@ def turns_in_product(hidden: int, *, normed: bool) -> bool:
     return hidden <= WHOLE_HEADS or not normed
 
 
-def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0) -> Tile:
-    """The tile of a product of `rows` x `inner` by `inner` x `outputs`. `whole`: outputs that must lie in one tile."""
+def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0, size: int = 2) -> Tile:
+    """The tile of a product of `rows` x `inner` by `inner` x `outputs`, of numbers of `size` bytes.
+
+    `whole`: outputs that must lie in one tile.
+    """
     fill = FILL if outputs * inner < SMALL_WEIGHTS else WIDE_FILL
-    if rows == 1 and not whole:
-        return _of_one(outputs, inner, fill)
+    if rows <= ALONE and not whole:
+        return _of_one(outputs, inner, -(-fill // rows))
     most = max(16, _power(rows))
     sizes = [(min(m, most), whole or n) for m, n in SIZES]
     fits = (s for s in sizes if -(-rows // s[0]) * -(-outputs // s[1]) >= fill)
     m, n = next(fits, min(sizes))
     parts = PARTS if m < 64 else 1
     depth = 32 if parts > 1 else 64
-    turns, stage = -(-inner // (parts * depth)), (m + n) * parts * depth * 2
+    turns, stage = -(-inner // (parts * depth)), (m + n) * parts * depth * size
     stages = max(2, min(turns + 1, STAGES, 1 + SHARED // stage))
     return Tile(rows=m, outputs=n, inner=depth, parts=parts, warps=8 if m * n >= 8192 else 4, stages=stages)
 

@@ -188,7 +188,8 @@ def normed_qkv(
     if m == 0:
         return q
     normed = q_norm is not None or k_norm is not None
-    tile = tile_for(m, len(weight), inner, whole=2 * triton.next_power_of_2(half) if normed else 0)
+    whole = 2 * triton.next_power_of_2(half) if normed else 0
+    tile = tile_for(m, len(weight), inner, whole=whole, size=gained.element_size())
     assert gained.is_contiguous() and weight.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
     grid = (triton.cdiv(m, tile.rows), total * triton.cdiv(half, tile.outputs // 2))
     _qkv_kernel[grid](
@@ -205,7 +206,7 @@ def normed_swiglu(gained: Tensor, squares: Tensor, weight: Tensor, eps: float) -
     out = torch.empty(m, width, device=gained.device, dtype=gained.dtype)
     assert gained.is_contiguous() and weight.is_contiguous()
     if m > 0:
-        tile = tile_for(m, 2 * width, inner)
+        tile = tile_for(m, 2 * width, inner, size=gained.element_size())
         _gate_kernel[(triton.cdiv(m, tile.rows), triton.cdiv(width, tile.outputs // 2))](
             gained, squares, weight, out, m, eps, WIDTH=width, **_options(tile, inner, gained.device, squares)
         )
@@ -217,7 +218,7 @@ def product_add(a: Tensor, weight: Tensor, x: Tensor, gain: Tensor) -> tuple[Ten
     m, (n, inner) = len(a), weight.shape
     out, gained = torch.empty_like(x), torch.empty_like(x)
     assert a.is_contiguous() and x.is_contiguous() and weight.is_contiguous()
-    tile = tile_for(max(1, m), n, inner)
+    tile = tile_for(max(1, m), n, inner, size=a.element_size())
     grid = (triton.cdiv(m, tile.rows), triton.cdiv(n, tile.outputs))
     squares = torch.empty(m, grid[1], device=x.device, dtype=torch.float32)
     if m > 0:
@@ -233,7 +234,7 @@ def small_product(a: Tensor, weight: Tensor, squares: Tensor | None = None, eps:
     out = torch.empty(m, n, device=a.device, dtype=a.dtype)
     assert a.is_contiguous() and weight.is_contiguous()
     if m > 0:
-        tile = tile_for(m, n, inner)
+        tile = tile_for(m, n, inner, size=a.element_size())
         _product_kernel[(triton.cdiv(m, tile.rows), triton.cdiv(n, tile.outputs))](
             a, squares, weight, None, None, out, None, None, m, eps, N=n, **_options(tile, inner, a.device, squares)
         )

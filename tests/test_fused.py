@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import tiny_drafter, tiny_target
 
-from dsbench.kernels.fused_tiles import FILL, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
+from dsbench.kernels.fused_tiles import ALONE, FILL, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.drafters import dspark
 from dsbench.runtime.state import PoolShape, StatePool
@@ -72,8 +72,8 @@ def test_tiles_fill_the_device_where_they_can_and_fit_into_shared_memory(rows, i
     programs = -(-rows // tile.rows) * -(-outputs // tile.outputs)
     smallest = (tile.rows, tile.outputs) in ((1, 2), (16, 16))
     assert smallest or programs >= FILL
-    assert (tile.rows == 1) == (rows == 1) and tile.rows < 2 * max(rows, 16)
-    if rows > 1:
+    assert (tile.rows == 1) == (rows <= ALONE) and tile.rows < 2 * max(rows, 16)
+    if tile.rows > 1:
         bytes_held = (tile.rows + tile.outputs) * tile.inner * tile.parts * 2 * (tile.stages - 1)
         assert bytes_held <= SHARED and tile.inner * tile.parts in (64, 128)
     else:
