@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import tiny_drafter, tiny_target
+from tiny import tiny_drafter, tiny_mtp, tiny_target
 
 from dsbench.kernels.fused_tiles import ALONE, FILL, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
 from dsbench.runtime.batch import pack_rows
-from dsbench.runtime.drafters import dspark
+from dsbench.runtime.drafters import dspark, mtp
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets import dense, fused
 
@@ -23,11 +23,11 @@ def pool_of(target, drafter):
 
 
 def passes(monkeypatch, fuse):
-    """Logits, taps, the drafter's states and all pages of a pass over three requests."""
-    for module in (dense, dspark):
+    """Logits, taps, both drafters' states and all pages of a pass over three requests."""
+    for module in (dense, dspark, mtp):
         monkeypatch.setattr(module, "runs_fused", lambda *args, **kwargs: fuse)
     target = tiny_target()
-    drafter = tiny_drafter(target)
+    drafter, chain = tiny_drafter(target), tiny_mtp(target)
     pool = pool_of(target, drafter)
     for kept in (*pool.keys, *pool.values):
         kept.copy_(torch.randn(kept.shape, generator=torch.Generator().manual_seed(kept.numel())))
@@ -38,7 +38,8 @@ def passes(monkeypatch, fuse):
     with torch.inference_mode():
         logits, taps = target.forward(batch, pool, TAPS)
         states = drafter.backbone(anchor, context, table, pool)
-    return [logits, taps, states, *pool.keys, *pool.values]
+        step = chain.step(anchor, torch.randn(3, 32, generator=torch.Generator().manual_seed(1)), context, table, pool)
+    return [logits, taps, states, step, *pool.keys, *pool.values]
 
 
 def test_fused_passes_are_the_plain_ones_but_for_rounding(monkeypatch):
