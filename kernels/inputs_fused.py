@@ -21,7 +21,7 @@ QKV_CASES = (  # rows, hidden, then as ROTATE_CASES
 GATE_CASES = ((1, 40, 24), (1, 300, 20), (5, 72, 33), (70, 130, 20))  # rows, hidden, width of the MLP
 PRODUCT_CASES = (  # rows, inner, outputs
     (1, 40, 24),
-    (1, 1100, 30),
+    (1, 4200, 5),
     (7, 33, 50),
     (16, 576, 48),
     (70, 130, 20),

@@ -51,7 +51,7 @@ def _one_row(b_w, b_a, p_a, p_w, o_w, b_held, K: tl.constexpr, BK: tl.constexpr)
     o_k = tl.arange(0, BK)
     p_w += o_w[:, None] * K + o_k[None, :]
     b_y = b_w.to(tl.float32) * b_a.to(tl.float32)[None, :]
-    for o in tl.static_range(BK, K, BK):
+    for o in tl.range(BK, K, BK, num_stages=3):
         b_w = tl.load(p_w + o, mask=b_held[:, None] & (o_k < K - o)[None, :], other=0.0)
         b_a = tl.load(p_a + o + o_k, mask=o_k < K - o, other=0.0)
         b_y += b_w.to(tl.float32) * b_a.to(tl.float32)[None, :]

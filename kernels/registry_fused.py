@@ -19,7 +19,7 @@ from dsbench.kernels.inputs_fused import (
 )
 from dsbench.kernels.op import Op
 
-WHY = "fp32 sums of up to 1100 products below 40 / sqrt(K) in another order, times at most 4"
+WHY = "fp32 sums of up to 4200 products below 40 / sqrt(K) in another order, times at most 4"
 
 
 def fused_ops() -> tuple[Op, ...]:
