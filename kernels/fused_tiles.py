@@ -11,10 +11,11 @@ NARROW, NARROW_ROWS = 1024, 256  # hidden sizes up to this: fused up to so many 
 WIDE_ROWS = 0  # rows up to which wider models are fused
 SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so many weights is not the library's
 WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
-FILL, WIDE_FILL = 100, 200  # programs that a product should have, of 132 multiprocessors; one of SMALL_WEIGHTS
-SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 64), (16, 32), (16, 16))  # rows, outputs: best first
+MULTIPROCESSORS = 132
+ROWS, OUTPUTS = (128, 64, 32, 16), (64, 32, 16)  # of a tile
 ALONE = 1  # rows up to which each has programs of its own, which read the weights again
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
+FILL, WIDE_FILL = 100, 200  # programs that its product should have; one of SMALL_WEIGHTS
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
 PARTS = 4  # slices of K of a tile below 64 rows: one a warp
 SHARED = 98_304  # bytes of shared memory for a program's stages, so that two programs fit
@@ -53,13 +54,10 @@ def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0, size: int =
 
     `whole`: outputs that must lie in one tile.
     """
-    fill = FILL if outputs * inner < SMALL_WEIGHTS else WIDE_FILL
     if rows <= ALONE and not whole:
-        return _of_one(outputs, inner, -(-fill // rows))
-    most = max(16, _power(rows))
-    sizes = [(min(m, most), whole or n) for m, n in SIZES]
-    fits = (s for s in sizes if -(-rows // s[0]) * -(-outputs // s[1]) >= fill)
-    m, n = next(fits, min(sizes))
+        return _of_one(rows, outputs, inner)
+    sizes = [(m, n) for m in ROWS if m < 2 * max(rows, 16) for n in ((whole,) if whole else OUTPUTS)]
+    m, n = min(sizes, key=lambda size: _reads(rows, outputs, *size))
     parts = PARTS if m < 64 else 1
     depth = 32 if parts > 1 else 64
     turns, stage = -(-inner // (parts * depth)), (m + n) * parts * depth * size
@@ -67,8 +65,15 @@ def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0, size: int =
     return Tile(rows=m, outputs=n, inner=depth, parts=parts, warps=8 if m * n >= 8192 else 4, stages=stages)
 
 
-def _of_one(outputs: int, inner: int, fill: int) -> Tile:
+def _reads(rows: int, outputs: int, m: int, n: int) -> int:
+    """What the busiest multiprocessor reads, in rows of K numbers: such products wait for the L2 cache."""
+    programs = -(-rows // m) * -(-outputs // n)
+    return -(-programs // MULTIPROCESSORS) * (m + n)
+
+
+def _of_one(rows: int, outputs: int, inner: int) -> Tile:
     """64 weights a thread at most, eight of them side by side: they and their products stay in registers."""
+    fill = (FILL if outputs * inner < SMALL_WEIGHTS else WIDE_FILL) // rows
     depth = max(32, min(CHUNK, _power(inner)))
     wide = next((n for n in ONE if outputs >= n * fill and n * depth <= 16_384), ONE[-1])
     warps = max(1, min(8, max(depth // 256, wide * depth // 2048)))

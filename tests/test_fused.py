@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 
-from dsbench.kernels.fused_tiles import ALONE, FILL, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
+from dsbench.kernels.fused_tiles import ALONE, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.drafters import dspark, mtp
 from dsbench.runtime.state import PoolShape, StatePool
@@ -68,17 +68,23 @@ def test_only_fast_passes_of_few_rows_in_half_precision_on_a_device_are_fused():
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 16, 40, 64, 128, 256])
 @pytest.mark.parametrize(("inner", "outputs"), [(576, 960), (576, 3072), (1536, 576), (4096, 24_576), (40, 24)])
-def test_tiles_fill_the_device_where_they_can_and_fit_into_shared_memory(rows, inner, outputs):
+def test_tiles_fit_into_shared_memory_and_registers(rows, inner, outputs):
     tile = tile_for(rows, outputs, inner)
-    programs = -(-rows // tile.rows) * -(-outputs // tile.outputs)
-    smallest = (tile.rows, tile.outputs) in ((1, 2), (16, 16))
-    assert smallest or programs >= FILL
     assert (tile.rows == 1) == (rows <= ALONE) and tile.rows < 2 * max(rows, 16)
     if tile.rows > 1:
         bytes_held = (tile.rows + tile.outputs) * tile.inner * tile.parts * 2 * (tile.stages - 1)
         assert bytes_held <= SHARED and tile.inner * tile.parts in (64, 128)
     else:
         assert tile.inner & (tile.inner - 1) == 0 and tile.inner * tile.outputs <= 16_384
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "size"),
+    [(16, 960, (16, 16)), (16, 3072, (16, 32)), (64, 960, (32, 16)), (64, 3072, (64, 32)), (256, 576, (64, 32))],
+)
+def test_tiles_share_a_product_out_over_the_multiprocessors(rows, outputs, size):
+    tile = tile_for(rows, outputs, 576)
+    assert (tile.rows, tile.outputs) == size
 
 
 def test_heads_that_are_normed_stay_whole():

@@ -10,6 +10,7 @@ from tiny import tiny_shape
 
 from dsbench.kernels import fused, fused_tiles
 from dsbench.kernels.inputs import in_dtype
+from dsbench.kernels.linear import Projection
 from dsbench.kernels.registry import registry
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.state import PoolShape, StatePool
@@ -167,3 +168,16 @@ def test_a_row_of_a_fused_product_knows_no_other_row(rows):
     torn["a"][::2] = float("nan")
     for one, two in zip(fused.product_add(**torn), whole, strict=True):
         assert torch.equal(one[1::2], two[1::2])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_a_projection_of_few_rows_may_be_the_small_kernels(rows, monkeypatch):
+    generator = torch.Generator("cuda").manual_seed(2)
+    weight = (torch.randn(4096, 4096, generator=generator, device="cuda") / 64).bfloat16()
+    x = torch.randn(rows, 4096, generator=generator, device="cuda").bfloat16()
+    torch.cuda.synchronize()
+    plain = Projection(weight)(x)
+    monkeypatch.setattr(fused_tiles, "SMALL_ROWS", 16)
+    small = Projection(weight)(x)
+    assert torch.equal(small, fused.small_product(x, weight))
+    torch.testing.assert_close(small, plain, atol=2e-2, rtol=2**-7)

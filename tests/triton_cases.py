@@ -265,11 +265,11 @@ FUSED = {
 }
 
 
-@pytest.mark.parametrize("fill", [1, 100], ids=["large", "small"])
+@pytest.mark.parametrize("processors", [1, 1000], ids=["large", "small"])
 @pytest.mark.parametrize("name", list(FUSED))
-def test_fused_products_in_half_precision_round_as_plain_torch(name, fill, monkeypatch):
+def test_fused_products_in_half_precision_round_as_plain_torch(name, processors, monkeypatch):
     """A sum next to a rounding edge is a step off, and what is multiplied or added after that some more."""
-    monkeypatch.setattr(fused_tiles, "FILL", fill)
+    monkeypatch.setattr(fused_tiles, "MULTIPROCESSORS", processors)
     inputs = OPS[name].make_inputs(torch.Generator().manual_seed(2), FUSED[name])
     inputs = in_dtype(inputs, torch.float16)
     made, wanted = OPS[name].cuda(**inputs), OPS[name].reference(**inputs)
