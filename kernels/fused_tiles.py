@@ -17,6 +17,7 @@ ALONE = 1  # rows up to which each has programs of its own, which read the weigh
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
 FILL, WIDE_FILL = 100, 200  # programs that its product should have; one of SMALL_WEIGHTS
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
+SPAN = 2048  # weights of an output that come to the L2 cache before the wait, of more rows
 PARTS = 4  # slices of K of a tile below 64 rows: one a warp
 SHARED = 98_304  # bytes of shared memory for a program's stages, so that two programs fit
 STAGES = 8

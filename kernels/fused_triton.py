@@ -13,11 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels.fused_tiles import Tile, tile_for
+from dsbench.kernels.fused_tiles import SPAN, Tile, tile_for
 from dsbench.kernels.pdl import chained, enter, wait
 from dsbench.kernels.product_triton import begin, product, scale
-
-SPAN = 2048  # weights of an output that come to the L2 cache before the wait
 
 
 @triton.jit

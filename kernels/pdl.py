@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
+CHAINED = True  # False: every kernel is launched as ever, to compare
 EARLY = True  # programs of the next kernel may start as soon as ours have begun; False: once ours have waited
 
 
@@ -42,6 +43,6 @@ def _able(device: torch.device) -> bool:
 
 def chained(device: torch.device) -> dict[str, Any]:
     """Launch options of a kernel that calls `wait`: its constexpr PDL, and the attribute of the launch."""
-    if knobs.runtime.interpret or not _able(device):
+    if not CHAINED or knobs.runtime.interpret or not _able(device):
         return {"PDL": 0}
     return {"PDL": 2 if EARLY else 1, "launch_pdl": True}
