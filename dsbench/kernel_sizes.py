@@ -26,9 +26,11 @@ HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; 
 HEAD = ("vanilla", 256)
 FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
-    "exact_projection", "swiglu", "add_norm", "rotate_and_store",
-    "plan", "pack", "judge", "commit",
+    "exact_projection", "swiglu", "add_norm", "rotate_and_store", "embed_rows", "normed_qkv", "normed_swiglu",
+    "product_add", "small_product", "plan", "pack", "judge", "commit",
 )  # fmt: skip
+FUSED_ROWS = 256  # of a pass that may be fused
+FEW_ROWS = 16  # of a product that the library may leave to a kernel for few
 PAGED = {"page": PAGE}
 EVEN = {"odd": False}  # inputs without what a run has few of
 
@@ -79,8 +81,8 @@ def sizes(shape: ModelShape, rows: int, quick: bool = False) -> list[Size]:
     few = 1 if quick else 2
     vocabularies = sorted({min(DRAFT_VOCAB, shape.vocab), shape.vocab})
     return [
-        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few]),
-        *_step(shape, rows),
+        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_fused(shape, rows),
+        *_attention(shape, rows, CONTEXTS[:few]), *_step(shape, rows),
     ]  # fmt: skip
 
 
@@ -99,11 +101,7 @@ def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Si
 
 
 def _layer(shape: ModelShape, rows: int) -> list[Size]:
-    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-    matrices = {  # inputs, outputs
-        "qkv": (d, q + 2 * kv), "output": (q, d), "gate_up": (d, 2 * shape.mlp), "down": (shape.mlp, d),
-        "lm_head": (d, shape.vocab),
-    }  # fmt: skip
+    d, matrices = shape.hidden, _matrices(shape)
     turned = (rows, shape.heads, shape.kv_heads, shape.head_width, PAGE, shape.qk_norm, shape.qk_norm)
     parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
         ("swiglu", f"I={shape.mlp}", (rows, shape.mlp), {}),
@@ -115,6 +113,36 @@ def _layer(shape: ModelShape, rows: int) -> list[Size]:
     return [
         Size(family=family, label=label, shape=shape.name, rows=rows, case=case, options=options)
         for family, label, case, options in parts
+    ]
+
+
+def _matrices(shape: ModelShape) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of a pass's products."""
+    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    return {
+        "qkv": (d, q + 2 * kv), "output": (q, d), "gate_up": (d, 2 * shape.mlp), "down": (shape.mlp, d),
+        "lm_head": (d, shape.vocab),
+    }  # fmt: skip
+
+
+def _fused(shape: ModelShape, rows: int) -> list[Size]:
+    """Products with their neighbours in a layer, at the rows that they are for."""
+    d, found = shape.hidden, list[tuple[str, str, tuple[Any, ...], dict[str, Any]]]()
+    if rows <= FUSED_ROWS:
+        turned = (rows, d, shape.heads, shape.kv_heads, shape.head_width, 16, shape.qk_norm, shape.qk_norm)
+        found += [
+            ("embed_rows", f"D={d}", (rows, shape.vocab, d), {}),
+            ("normed_qkv", f"{d}>{shape.heads}/{shape.kv_heads} heads of {shape.head_width}", turned, EVEN),
+            ("normed_swiglu", f"{d}>I={shape.mlp}", (rows, d, shape.mlp), {}),
+        ]
+    for name, (k, n) in _matrices(shape).items():
+        if rows <= FUSED_ROWS and name in ("output", "down"):
+            found.append(("product_add", f"{name} {k}>{n}", (rows, k, n), {}))
+        if rows <= FEW_ROWS:
+            found.append(("small_product", f"{name} {k}>{n}", (rows, k, n), {"normed": False}))
+    return [
+        Size(family=family, label=label, shape=shape.name, rows=rows, case=case, options=options)
+        for family, label, case, options in found
     ]
 
 

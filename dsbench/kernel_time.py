@@ -29,6 +29,9 @@ UNTIMED = {
     "projection": "the reference multiplies in fp64",
     "exact_projection": "the reference multiplies in fp64",
     "coupled_block": "the reference draws token by token in fp64",
+    **dict.fromkeys(
+        ("normed_qkv", "normed_swiglu", "product_add", "small_product"), "the reference multiplies in fp32"
+    ),
 }
 WAITING = ("paged_attention",)  # references that no graph can hold
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 27}  # bytes of the copy that gives the bandwidth, beyond any cache

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dsbench.kernels.attention import FAR
+from dsbench.kernels.pdl import chained, enter, wait
 
 CHUNK = 256  # tokens; smaller ones feed more multiprocessors at R = 1, and write more partial sums
 WHOLE_FROM = 192  # (tile, key-value head) pairs that fill a device: from there on a program walks its chunks
@@ -108,8 +109,10 @@ def _attend_kernel(
     p_q, p_keys, p_values, p_pages, p_cu_rows, p_context, p_out, p_tops, p_sums, requests, tiles, rows, table, scale,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, PAGE: tl.constexpr,
-    LANES: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr,
+    LANES: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
+    wait(PDL)
     head, part = tl.program_id(1), tl.program_id(2)
     r, begin, count, context, base, parts, first, low, high = _tile_of(
         tl.program_id(0), p_cu_rows, p_context, requests, tiles, BEHIND, AHEAD, REQUESTS, ROWS, CHUNK
@@ -162,8 +165,11 @@ def _merge_kernel(
     p_out, p_tops, p_sums, p_cu_rows, p_context, requests, tiles, rows,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, CHUNK: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, LANES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One row's query heads of a key-value head; only the chunks that the row sees."""
+    enter(PDL)
+    wait(PDL)
     head = tl.program_id(1)
     r, begin, count, context, base, parts, first, low, high = _tile_of(
         tl.program_id(0), p_cu_rows, p_context, requests, tiles, BEHIND, AHEAD, REQUESTS, 1, CHUNK
@@ -229,7 +235,7 @@ def paged_attention(
     shared: dict[str, Any] = {
         "BEHIND": behind, "AHEAD": 1 if causal else behind, "CHUNK": chunk, "KV_HEADS": kv_heads, "GROUP": group,
         "WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "enable_fp_fusion": False,
-        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)),
+        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)), **chained(q.device),
     }  # fmt: skip
     _attend_kernel[(*grid, parts if split else 1)](
         q, keys, values, pages, cu_rows, context, out, tops, sums, requests, tiles, m, pages.stride(0),

@@ -98,5 +98,37 @@ def commit_cost(tokens: Tensor, **rest: Tensor) -> Cost:
     return _bytes(tokens, *rest.values()) + tokens.shape[0] * 8 * 7, 0
 
 
+def embed_cost(ids: Tensor | None, table: Tensor, gain: Tensor) -> Cost:
+    """A row in, it and its multiple out, one sum."""
+    m = len(table if ids is None else ids)
+    named = 0 if ids is None else _bytes(ids)
+    return named + _bytes(gain) + 3 * m * table.shape[1] * table.element_size() + 4 * m, 3 * m * table.shape[1]
+
+
+def small_product_cost(a: Tensor, weight: Tensor, squares: Tensor | None = None, eps: float = 0.0) -> Cost:
+    """The parts of the squares are some kernel's choice: a number a row counts."""
+    moved, operations = projection_cost(a, weight)
+    return moved + (0 if squares is None else 4 * len(a)), operations
+
+
+def normed_qkv_cost(gained: Tensor, squares: Tensor, weight: Tensor, **rest: Any) -> Cost:
+    """The product, of which `rotate_cost` reads no copy and writes what is kept."""
+    qkv = gained.new_empty(len(gained), len(weight), device="meta")
+    turned, operations = rotate_cost(qkv, **{n: x for n, x in rest.items() if n != "values"})
+    moved = turned - _bytes(qkv) + _bytes(gained, weight) + 4 * len(gained)
+    return moved, operations + 2 * weight.numel() * len(gained)
+
+
+def normed_swiglu_cost(gained: Tensor, squares: Tensor, weight: Tensor, eps: float) -> Cost:
+    made = len(gained) * len(weight) // 2
+    moved = _bytes(gained, weight) + 4 * len(gained) + made * gained.element_size()
+    return moved, 2 * weight.numel() * len(gained) + 5 * made
+
+
+def product_add_cost(a: Tensor, weight: Tensor, x: Tensor, gain: Tensor) -> Cost:
+    """The stream in and out, and its multiple."""
+    return _bytes(a, weight, gain) + 3 * _bytes(x) + 4 * len(x), 2 * weight.numel() * len(a) + 4 * x.numel()
+
+
 def _bytes(*tensors: Tensor) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Inputs = dict[str, Any]
-IN_FP32 = ("cos", "sin", "temperature", "confidence", "scale", "offset")  # whatever the model's dtype
+IN_FP32 = ("cos", "sin", "squares", "temperature", "confidence", "scale", "offset")  # whatever the model's dtype
 BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all
     (1, 7, 24, 64, 1300, "rnn", True),
     (3, 4, 9, 5, 77, "rnn", False),

@@ -7,10 +7,20 @@ import torch
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
-from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, linear_triton, pack_triton, plan_triton
+from dsbench.kernels import (
+    attention_triton,
+    draft_head_triton,
+    fused_tiles,
+    fused_triton,
+    judge_triton,
+    linear_triton,
+    pack_triton,
+    plan_triton,
+)
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
+from dsbench.kernels.inputs import in_dtype
 from dsbench.kernels.inputs_step import plan_inputs
 from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.pack import pack_reference
@@ -248,6 +258,40 @@ def test_swiglu_in_half_precision_rounds_as_plain_torch():
     op = OPS["swiglu"]
     inputs = halved(op.make_inputs(torch.Generator().manual_seed(2), (4, 1536)))
     close_in_half_precision(op.cuda(**inputs), op.reference(**inputs))
+
+
+FUSED = {
+    "normed_qkv": (70, 48, 2, 1, 16, 16, False, False),
+    "normed_swiglu": (70, 130, 40),
+    "product_add": (70, 130, 40),
+    "small_product": (70, 130, 40),
+}
+
+
+@pytest.mark.parametrize("processors", [1, 1000], ids=["large", "small"])
+@pytest.mark.parametrize("name", list(FUSED))
+def test_fused_products_in_half_precision_round_as_plain_torch(name, processors, monkeypatch):
+    """A sum next to a rounding edge is a step off, and what is multiplied or added after that some more."""
+    monkeypatch.setattr(fused_tiles, "MULTIPROCESSORS", processors)
+    inputs = OPS[name].make_inputs(torch.Generator().manual_seed(2), FUSED[name])
+    inputs = in_dtype(inputs, torch.float16)
+    made, wanted = OPS[name].cuda(**inputs), OPS[name].reference(**inputs)
+    torch.testing.assert_close(made, wanted, atol=6e-3, rtol=2**-8)
+    assert (made != wanted).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("tile", [(1, 4, 1), (16, 16, 4), (64, 32, 1)], ids=str)
+def test_a_row_of_a_fused_product_knows_no_other_row(tile, monkeypatch):
+    rows, outputs, parts = tile
+    fixed = fused_tiles.Tile(rows=rows, outputs=outputs, inner=32, parts=parts, warps=4, stages=2)
+    monkeypatch.setattr(fused_triton, "tile_for", lambda *_, **__: fixed)
+    x = OPS["product_add"].make_inputs(torch.Generator().manual_seed(2), (2 * rows, 70, 40))
+    whole = fused_triton.product_add(**x)
+    torn = x | {"a": x["a"].clone()}
+    torn["a"][::2] = float("nan")
+    few = x | {n: x[n][: rows + 3] for n in ("a", "x")}
+    for part, one, two in zip(whole, fused_triton.product_add(**torn), fused_triton.product_add(**few), strict=True):
+        assert torch.equal(one[1::2], part[1::2]) and torch.equal(two, part[: rows + 3])
 
 
 @pytest.mark.parametrize("gains", [False, True])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dsbench.kernels.fused import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -24,6 +25,7 @@ from dsbench.runtime.drafters.slots import draw_rows
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend, layer_weights
+from dsbench.runtime.targets.fused import fused_layer, runs_fused
 
 
 class MtpDrafter:
@@ -37,7 +39,7 @@ class MtpDrafter:
         check_mtp_against_target(shape, target.shape, target.digest)
         self.shape, self.digest, self.block = shape, digest, shape.block
         self.taps: tuple[int, ...] = (target.shape.layers - 1,)
-        self.first_layer = target.shape.layers
+        self.first_layer, self.exact = target.shape.layers, target.exact
         self.layer = layer_weights(shape.layer, weights, "layers.0.")
         self.context_kv = self.layer.qkv.rows(shape.layer.heads * shape.layer.head_width)
         self.fc = Projection(weights["fc.weight"])
@@ -52,6 +54,7 @@ class MtpDrafter:
         self.cos, self.sin = rotary_table(
             target.shape.context + MARGIN, shape.layer.head_width, shape.layer.rope_theta, target.device
         )
+        settle(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         layer = self.shape.layer
@@ -101,10 +104,14 @@ class MtpDrafter:
         """
         layer, shape, eps = self.layer, self.shape.layer, self.shape.layer.norm_eps
         batch = _one_row_each(tokens, positions, table)
-        x, h = add_norm(self._inputs(tokens, previous), None, layer.input_norm, eps)
-        mixed = attend(
-            layer, shape, h, (self.cos, self.sin), batch, pool.slots(batch), pool.layer(self.first_layer), causal=True
-        )
+        turns, slots, kept = (self.cos, self.sin), pool.slots(batch), pool.layer(self.first_layer)
+        x = self._inputs(tokens, previous)
+        if runs_fused(shape, len(x), x, exact=self.exact):
+            stream = embed(None, x, layer.input_norm)
+            stream = fused_layer(layer, shape, stream, turns, batch, slots, kept, self.norm, causal=True)
+            return add_norm(stream.x, None, self.norm, eps)[1]
+        x, h = add_norm(x, None, layer.input_norm, eps)
+        mixed = attend(layer, shape, h, turns, batch, slots, kept, causal=True)
         x, h = add_norm(x, mixed, layer.mlp_norm, eps)
         return add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norm, eps)[1]
 
