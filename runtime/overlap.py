@@ -293,8 +293,10 @@ class Overlapped:
             padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=sum(landed.put_out),
             misses=0, compiles=flight.compiles, seconds=between(self._done, done),
             draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
-            verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0, predicted_seconds=predicted, confidence_age=self.config.lag,
-            priors=flight.priors, extrapolated=outside, flips=0 if self.seats.shape.scripted else flips, zombies=zombies,
+            verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0,
+            predicted_seconds=predicted, confidence_age=self.config.lag,
+            priors=flight.priors, extrapolated=outside, zombies=zombies,
+            flips=0 if self.seats.shape.scripted else flips,
             prefill_seconds=between(begun, ready), idle_seconds=between(self._done, begun), host_seconds=flight.host,
         )  # fmt: skip
         self._done = done
