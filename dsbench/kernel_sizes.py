@@ -85,10 +85,11 @@ def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Si
     found = []
     kind, rank = HEADS.get(shape.name, HEAD)
     for vocab in vocabularies:
+        whole = vocab == shape.vocab
         for family in ("gumbel_argmax", "coupled_stats", "law_stats"):
-            case: tuple[Any, ...] = (rows, vocab)
+            case: tuple[Any, ...] = (rows, vocab, whole)
             found.append(Size(family=family, label=f"V'={vocab}", shape=shape.name, rows=rows, case=case, options=EVEN))
-        case = (rows, SLOTS, shape.hidden, rank, vocab, kind, True)
+        case = (rows, SLOTS, shape.hidden, rank, vocab, kind, True, whole)
         label = f"V'={vocab} {kind} r={rank}"
         found.append(Size(family="coupled_block", label=label, shape=shape.name, rows=rows, case=case, options=EVEN))
     return found

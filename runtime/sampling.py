@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.draft_stats import coupled_stats, law_stats
-from dsbench.kernels.gumbel import gumbel_argmax
+from dsbench.kernels.gumbel import gumbel_argmax, ids_at
 from dsbench.kernels.philox import uniforms
 from dsbench.runtime.request import Request
 
@@ -94,17 +94,17 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     return torch.where((sampling.temperature > 0)[:, None], (x / _scale(sampling)).softmax(-1), greedy)
 
 
-def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> Tensor:
-    """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] names the columns' vocabulary ids."""
+def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor | None) -> Tensor:
+    """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] of the columns, None for all of them."""
     x = logits if sampling.plain else admissible(logits, sampling)  # the kernels read any dtype
-    return ids[gumbel_argmax(x, sampling.temperature, sampling.seed, positions, ids)]
+    return ids_at(ids, gumbel_argmax(x, sampling.temperature, sampling.seed, positions, ids))
 
 
-def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
     """`coupled_choice` and the features [n, 6] of the law it drew from (kernels/draft_stats.py)."""
     x = logits if sampling.plain else admissible(logits, sampling)
     winner, features = coupled_stats(x, sampling.temperature, sampling.seed, positions, ids)
-    return ids[winner], features
+    return ids_at(ids, winner), features
 
 
 def law_features(logits: Tensor, sampling: Sampling) -> Tensor:
