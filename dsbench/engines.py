@@ -25,7 +25,7 @@ class Engines:
 
     def __init__(self, deployment: Deployment, *, requests: int = 1) -> None:
         self.deployment, self.requests = deployment, requests
-        self.captured: dict[tuple[str, int, str], Executor] = {}
+        self.captured: dict[tuple[str, int, str, bool], Executor] = {}
 
     def make(
         self, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int
@@ -42,10 +42,10 @@ class Engines:
         )  # fmt: skip
         if deployment.graphs:
             batch = self.requests = max(batch, self.requests)
-            config = replace(config, graphs=batch)
+            config = replace(config, graphs=batch, truncates=any(r.sampling.truncates for r in queue))
         tokens = pool_tokens(queue, batch, drafter.block, config.page, model.shape.context)
         longest = max(min(len(r.prompt_ids) + r.sampling.max_tokens, model.shape.context) for r in queue)
-        key = (drafter.digest, arm.depth(drafter.block), config.rule)
+        key = (drafter.digest, arm.depth(drafter.block), config.rule, config.truncates)
         executor = self.captured.get(key)
         if executor is not None and not _holds(executor, batch, tokens, longest + drafter.block + 1):
             executor = None

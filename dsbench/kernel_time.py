@@ -17,7 +17,7 @@ from dsbench.intervals import Interval, quantile_of
 from dsbench.kernel_check import IN_FP32, MOST_MEMORY, compare, free_memory, reference_memory, size_of, unaffordable
 from dsbench.kernel_sizes import Size
 from dsbench.kernels.inputs import Inputs, in_dtype
-from dsbench.kernels.registry import Op
+from dsbench.kernels.op import Op
 
 CACHE = 60_000_000  # bytes of an H200's L2
 MOST_CALLS = 256  # of one replay

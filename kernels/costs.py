@@ -26,6 +26,11 @@ def law_stats_cost(logits: Tensor, temperature: Tensor, **_: Tensor) -> Cost:
     return _bytes(logits, temperature) + 24 * len(logits), STATS * logits.numel()
 
 
+def truncate_cost(logits: Tensor, **rest: Tensor) -> Cost:
+    """One walk: an exponential, its product and sum, a comparison."""
+    return _bytes(logits, *rest.values()) + (4 + 4) * len(logits), 4 * logits.numel()
+
+
 def block_cost(base: Tensor, anchor: Tensor, ids: Tensor | None, **rest: Any) -> Cost:
     """W2 once for all slots, though each waits for the one before; e of each drawn token; what the draws need."""
     (requests, slots), weights = base.shape[:2], {name: x for name, x in rest.items() if "." in name}

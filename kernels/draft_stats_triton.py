@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dsbench.kernels.draft_stats import CLIP, FEATURES, SHIFT
 from dsbench.kernels.noise_triton import noise_of_ids, noise_of_run
+from dsbench.kernels.truncate import Kept
 
 BLOCK = 2048  # columns a program
 PARTS = 6  # fp32 of a program: best and second score, best and second logit, sum of e, sum of e d (see draft_stats)
@@ -78,7 +79,7 @@ def score_tile(
 
 @triton.jit
 def _part_kernel(
-    p_logits, p_temperature, p_seed, p_position, p_id, p_part, p_at, stride,
+    p_logits, p_temperature, p_seed, p_position, p_id, p_cut, p_last, p_part, p_at, stride,
     V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, NOISY: tl.constexpr,
     STATS: tl.constexpr,
 ):  # fmt: skip
@@ -86,6 +87,10 @@ def _part_kernel(
     o_v = split * BLOCK + tl.arange(0, BLOCK)
     o_x = b_row[:, None] * stride + o_v[None, :]
     b_x = tl.load(p_logits + o_x, mask=(o_v < V)[None, :], other=float("-inf")).to(tl.float32)
+    if p_cut is not None:
+        cut = tl.load(p_cut + b_row)[:, None]
+        b_stays = (b_x > cut) | ((b_x == cut) & (o_v[None, :] <= tl.load(p_last + b_row)[:, None]))
+        b_x = tl.where(b_stays, b_x, float("-inf"))
     b_position = tl.load(p_position + b_row) if NOISY else b_row
     score_tile(
         b_x, b_row, b_row >= 0, split, tl.load(p_temperature + b_row), p_seed, b_position, p_id, p_part, p_at,
@@ -155,25 +160,30 @@ def _join_kernel(
 
 
 def coupled_stats(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """As draft_stats.coupled_stats_reference, for logits [n, V'] of any float dtype and row stride."""
-    return _launch(logits, temperature, seeds, positions, ids, noisy=True, stats=True)
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As draft_stats.coupled_stats, for logits [n, V'] of any float dtype and row stride."""
+    return _launch(logits, temperature, seeds, positions, ids, kept, noisy=True, stats=True)
 
 
-def law_stats(logits: Tensor, temperature: Tensor) -> Tensor:
-    """As draft_stats.law_stats_reference."""
-    return _launch(logits, temperature, None, None, None, noisy=False, stats=True)[1]
+def law_stats(logits: Tensor, temperature: Tensor, kept: Kept | None = None) -> Tensor:
+    """As draft_stats.law_stats."""
+    return _launch(logits, temperature, None, None, None, kept, noisy=False, stats=True)[1]
 
 
-def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None) -> Tensor:
-    """As gumbel.gumbel_argmax_reference."""
-    return _launch(logits, temperature, seeds, positions, ids, noisy=True, stats=False)[0]
+def gumbel_argmax(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> Tensor:  # fmt: skip
+    """As gumbel.gumbel_argmax."""
+    return _launch(logits, temperature, seeds, positions, ids, kept, noisy=True, stats=False)[0]
 
 
 def _launch(
-    logits: Tensor, temperature: Tensor, seeds: Any, positions: Any, ids: Any, *, noisy: bool, stats: bool
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor, temperature: Tensor, seeds: Any, positions: Any, ids: Any, kept: Kept | None, *, noisy: bool,
+    stats: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Winner [n] int64 and features [n, FEATURES]; what is not asked for stays unwritten."""
     x = logits if logits.stride(-1) == 1 else logits.contiguous()
     n, vocab = x.shape
@@ -187,7 +197,7 @@ def _launch(
     if n == 0:
         return winner, features
     _part_kernel[(n, splits)](
-        x, temperature, seeds, positions, ids, part, at, x.stride(0),
+        x, temperature, seeds, positions, ids, *(kept or (None, None)), part, at, x.stride(0),
         V=vocab, BLOCK=BLOCK, SPLITS=splits, PARTS=PARTS, NOISY=noisy, STATS=stats, num_warps=4,
     )  # fmt: skip
     _join_kernel[(n,)](

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.philox import GUMBEL_MAX, gumbel_noise
+from dsbench.kernels.truncate import Kept, kept_logits
 
 BLOCK = 64  # logits that share one maximum: a block that cannot matter is skipped whole
 THRESHOLD_STEP = 8  # thresholds per unit of gap
@@ -47,12 +48,16 @@ def gumbel_argmax_reference(
     return torch.where(hot[:, None], noisy, scores).argmax(dim=-1)
 
 
-def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None) -> Tensor:
-    """As the reference; int64 [n]. On the CPU through the compiled kernel, on CUDA through Triton's."""
+def gumbel_argmax(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> Tensor:  # fmt: skip
+    """As the reference, of the logits that are `kept`; int64 [n]. A compiled kernel on the CPU, on CUDA Triton's."""
     if logits.device.type == "cuda":
         from dsbench.kernels import draft_stats_triton
 
-        return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids)
+        return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids, kept)
+    logits = logits if kept is None else kept_logits(logits, kept)
     out = np.empty(logits.shape[0], np.int64)
     _argmax_rows(
         logits.float().contiguous().numpy(),

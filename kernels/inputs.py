@@ -32,6 +32,7 @@ BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one de
     (1, 2, 9, 64, 1300, "vanilla", True, True),
 )
 STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384), (7, 2100, True))
+TRUNCATE_CASES = ((1, 1), (12, 3), (19, 300), (5, 4500))
 PROJECTION_CASES = (  # rows, inner, outputs, whether there is a bias
     (1, 1, 1, False),
     (1, 7, 5, True),
@@ -153,6 +154,24 @@ def stats_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool
     logits[2::4, 1 + case[1] // 2 :] = float("-inf")
     logits[4:5, 1:] = float("-inf")
     return inputs
+
+
+@_there
+def truncate_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
+    """Rows with neither bound, with one, with both; ties, lost tokens, a NaN, a flat row and one without a number."""
+    n, vocab = case
+    drawn = argmax_inputs(generator, case, odd=odd)
+    logits, row = drawn["logits"], torch.arange(n)
+    top_k, top_p = torch.full((n,), 50), torch.full((n,), 0.95)
+    if odd:
+        top_k = torch.tensor([0, 3, 0, 40, vocab // 2, vocab + 5])[row % 6]
+        top_p = torch.tensor([0.9, 1.0, 0.4, 0.97])[row % 4]
+        logits[1::3] = logits[1::3].round()
+        logits[2::4, vocab // 2 :] = float("-inf")
+        logits[3::7, ::3] = float("nan")
+        logits[5::9] = 0.25
+        logits[8::9] = float("-inf")
+    return {"logits": logits, "temperature": drawn["temperature"], "top_k": top_k, "top_p": top_p}
 
 
 @_there

@@ -5,12 +5,8 @@ The one list that tests and `dsbench bench-kernels` walk. An op that is not here
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from torch import Tensor
 
 from dsbench.kernels import costs
 from dsbench.kernels.attention import attention_cost, paged_attention_reference
@@ -19,6 +15,7 @@ from dsbench.kernels.calls import (
     block_call,
     block_reference,
     block_triton,
+    bounds,
     pages_after,
     projection_call,
     triton_side,
@@ -33,7 +30,7 @@ from dsbench.kernels.inputs import (
     PROJECTION_CASES,
     ROTATE_CASES,
     STATS_CASES,
-    Inputs,
+    TRUNCATE_CASES,
     argmax_inputs,
     attention_inputs,
     block_inputs,
@@ -42,38 +39,14 @@ from dsbench.kernels.inputs import (
     rotate_inputs,
     stats_inputs,
     swiglu_inputs,
+    truncate_inputs,
 )
 from dsbench.kernels.linear import projection_reference
 from dsbench.kernels.norm import add_norm, add_norm_reference
+from dsbench.kernels.op import Op
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """`make_inputs(generator, case)` gives keyword arguments for both; `cases` are deliberately odd shapes.
-
-    Ops whose names begin with the same word are results of one launch: a family, timed by its first.
-    """
-
-    name: str
-    compiled: Callable[..., Tensor]
-    reference: Callable[..., Tensor]
-    make_inputs: Callable[..., Inputs]
-    cases: tuple[Any, ...]
-    tolerance: float  # absolute; 0 for tokens, which must be equal
-    why: str  # where the tolerance comes from
-    cuda: Callable[..., Tensor] | None = None  # what `compiled` runs on CUDA tensors, where that is a Triton kernel
-    cost: Callable[..., tuple[float, float]] | None = None  # of inputs: bytes moved at least, floating-point operations
-    bind: Callable[[Inputs], Callable[[], Any]] | None = None  # the call to time, if `compiled` also prepares something
-
-    @property
-    def family(self) -> str:
-        return self.name.split()[0]
-
-    def call(self, inputs: Inputs) -> Callable[[], Any]:
-        """What is timed: `compiled` without what a runtime does once."""
-        return partial(self.compiled, **inputs) if self.bind is None else self.bind(inputs)
+from dsbench.kernels.truncate import truncate, truncate_reference
 
 
 def registry() -> tuple[Op, ...]:
@@ -127,6 +100,18 @@ def _draws() -> tuple[Op, ...]:
                 logits=logits, temperature=temperature
             ),
             cost=costs.law_stats_cost,
+        ),
+        Op(
+            name="truncate",
+            compiled=lambda **inputs: bounds(truncate(**inputs)),
+            reference=lambda **inputs: bounds(truncate_reference(**inputs)),
+            make_inputs=truncate_inputs,
+            cases=TRUNCATE_CASES,
+            tolerance=0.0,
+            why="bounds are logits and columns of the row; no mass before a token is within 1e-6 of a top-p here",
+            cuda=lambda **inputs: bounds(triton_side("truncate", "truncate")(**inputs)),
+            cost=costs.truncate_cost,
+            bind=lambda inputs: partial(truncate, **inputs),
         ),
     )
 

@@ -88,6 +88,26 @@ def test_what_no_graph_fits_runs_eagerly_and_is_counted(changes):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("mode", ["none", "static", "compact", "mtp:2"])
+def test_graphs_that_truncate_write_the_eager_text(mode):
+    """Of requests with both bounds, with one and with none, some of them greedy."""
+
+    def mixed():
+        kinds = [{"top_k": 5, "top_p": 0.8}, {}, {"top_p": 0.6}, {"top_k": 3}, {"top_k": 4, "temperature": 0.0}]
+        made = [make_requests(7, **({"temperature": 0.9, "max_tokens": 12} | kind)) for kind in kinds]
+        return [made[i % len(kinds)][i] for i in range(7)]
+
+    wanted, plain = mixed(), make_requests(7, temperature=0.9, max_tokens=12)
+    run("none", wanted, batch=7)
+    run("none", plain, batch=7)
+    assert [r.output for r in wanted] != [r.output for r in plain]
+    for batch in (1, 5):
+        requests = mixed()
+        engine = run(mode, requests, batch=batch, config=config(batch, truncates=True))
+        assert [r.output for r in requests] == [r.output for r in wanted]
+        assert all(step.misses == 0 for step in engine.steps)
+
+
 def test_padded_rows_are_the_packed_ones_and_nobodys():
     anchor, drafts = torch.tensor([7, 8, 9, 0]), torch.arange(12).view(4, 3)
     verified, context = torch.tensor([2, 0, 3, 1]), torch.tensor([5, 6, 7, 0], dtype=torch.int32)

@@ -50,7 +50,7 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
     tables = noise_tables()
     prompt = (1, 2)
 
-    def table_argmax(logits, temps, seeds, positions, ids):
+    def table_argmax(logits, temps, seeds, positions, ids, kept):
         noise = tables[seeds, (positions - len(prompt)).clamp(0, LENGTH - 1)][:, slice(None) if ids is None else ids]
         hot = (temps > 0)[:, None]
         return torch.where(hot, logits / torch.where(hot, temps[:, None], 1.0) + noise, logits).argmax(-1)

@@ -9,7 +9,15 @@ import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
-from dsbench.kernels import attention_triton, draft_head_triton, judge_triton, linear_triton, noise_triton, pack_triton
+from dsbench.kernels import (
+    attention_triton,
+    draft_head_triton,
+    judge_triton,
+    linear_triton,
+    noise_triton,
+    pack_triton,
+    truncate_triton,
+)
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
@@ -17,6 +25,7 @@ from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.pack import pack_reference
 from dsbench.kernels.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel_from_bits, gumbel_noise
 from dsbench.kernels.registry import registry
+from dsbench.kernels.truncate import kept_logits, truncate_reference
 from dsbench.runtime.drafters.heads import head_shapes, token_width
 
 OPS = {op.name: op for op in registry() if op.cuda is not None}
@@ -396,6 +405,42 @@ def test_an_exact_projection_of_no_rows_and_of_rows_in_two_dimensions():
     x, weight = torch.randn(2, 3, 20), torch.randn(7, 20)
     assert linear_triton.linear(x[:, :0], weight).shape == (2, 0, 7)
     torch.testing.assert_close(linear_triton.linear(x, weight), x @ weight.T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("lanes", "capacity", "dtype"), [(64, 16, torch.float32), (32, 512, torch.float16)], ids=str)
+def test_bounds_are_the_reference_ones_wherever_they_are_searched(lanes, capacity, dtype, monkeypatch):
+    """In the list in one tile and in several, and in the row: k too large, a law too flat, too many equals."""
+    monkeypatch.setattr(truncate_triton, "LANES", lanes)
+    monkeypatch.setattr(truncate_triton, "CAPACITY", capacity)
+    logits = (torch.randn(7, 150, generator=torch.Generator().manual_seed(lanes)) * 2).to(dtype)
+    logits[1], logits[2] = logits[1].round(), logits[2] / 20
+    logits[3, 110:] = float("-inf")
+    beside = torch.full((7, 160), float("nan"), dtype=dtype)
+    beside[:, :150] = logits
+    temperature, top_k = torch.tensor([1.0, 1.0, 1.0, 0.7, 2.0, 1.5, 1.0]), torch.tensor([7, 20, 0, 100, 149, 0, 60])
+    rest = (temperature, top_k, torch.tensor([1.0, 0.8, 0.95, 0.9, 1.0, 0.3, 0.99]))
+    made, wanted = truncate_triton.truncate(beside[:, :150], *rest), truncate_reference(logits, *rest)
+    assert torch.equal(made.cut, wanted.cut) and torch.equal(made.last, wanted.last)
+    kept = (kept_logits(logits, made) > float("-inf")).sum(1)
+    assert kept.min() > 1 and kept.max() < 150
+
+
+def test_a_draw_of_what_is_kept_is_the_draw_without_the_rest():
+    from dsbench.kernels.draft_stats_triton import coupled_stats, gumbel_argmax, law_stats
+
+    x = OPS["truncate"].make_inputs(torch.Generator().manual_seed(6), (9, 2100))
+    x["logits"] = x["logits"].nan_to_num(nan=0.0)
+    kept = truncate_reference(**x)
+    drawn = (x["temperature"], torch.arange(9) * 5, torch.arange(9) * 31, None)
+    winner, features = coupled_stats_reference(kept_logits(x["logits"], kept), *drawn)
+    winner[8] = 0  # a row without a number
+    assert torch.equal(gumbel_argmax(x["logits"], *drawn, kept), winner)
+    made = coupled_stats(x["logits"], *drawn, kept)
+    assert torch.equal(made[0], winner)
+    torch.testing.assert_close(made[1][:8], features[:8], atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(
+        law_stats(x["logits"], x["temperature"], kept)[:8, :4], features[:8, :4], atol=2e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")], ids=str)
