@@ -45,6 +45,12 @@ def _logits(p_row, b_column, there):
 
 
 @triton.jit
+def _sum(b_mass):
+    """In fp64, but of eights, which a thread holds."""
+    return tl.sum(tl.sum(b_mass.reshape(b_mass.shape[0] // 8, 8), 1).to(tl.float64), 0)
+
+
+@triton.jit
 def _columns(p_list, listed, first, count, LANES: tl.constexpr):
     """LANES of `count` columns, from the `first`: of those listed, or of all."""
     o_x = first + tl.arange(0, LANES)
@@ -66,7 +72,8 @@ def _above(
         b_count += mine.to(tl.int32)
         if MASS:
             b_mass += tl.where(mine, tl.exp((b_x - summit) * inverse), 0.0)
-    return tl.sum(b_count, 0), tl.sum(b_mass.to(tl.float64), 0)
+    mass = _sum(b_mass) if MASS else 0.0
+    return tl.sum(b_count, 0), mass
 
 
 @triton.jit
@@ -117,7 +124,7 @@ def _list(
             tl.store(p_list + b_at, o_x, mask=(b_mine > 0) & (b_at < CAPACITY))
         count += here
     tl.debug_barrier()  # the list is read by threads that did not write it
-    return count, tl.sum(b_mass.to(tl.float64), 0)
+    return count, _sum(b_mass)
 
 
 @triton.jit
@@ -192,6 +199,6 @@ def truncate(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) 
         _truncate_kernel[(n,)](
             x, temperature.float().contiguous(), top_k.contiguous(), top_p.float().contiguous(), held, cut, last,
             x.stride(0), V=vocab, LANES=LANES, CAPACITY=CAPACITY, SPARE=SPARE.get(x.dtype, 0), STAGES=STAGES,
-            num_warps=8,
+            num_warps=16,
         )  # fmt: skip
     return Kept(cut, last)
