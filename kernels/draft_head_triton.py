@@ -29,7 +29,7 @@ TILE = 128  # ids a program of the draw
 GROUP = 16  # requests that share a tile of W2, or twice as many: the least a tensor core multiplies
 FILLS = 512  # programs that fill a device, some on every processor: from there on they may be large
 STAGES = 3  # of W2 on their way while one is multiplied
-OUTPUTS = 16  # features a program of the head
+OUTPUTS = 16  # features a program of the head, where they are products
 STATEFUL = ("rnn", "deep")
 INNER = 64  # products of two half-precision tiles at a time; half as many of wider numbers
 
@@ -148,7 +148,7 @@ def advance(head: Head, part: Tensor, previous: Tensor, state: Tensor) -> tuple[
     feature = torch.empty(n, rank, dtype=head.w1.dtype, device=state.device)
     after = torch.empty(n, rank, dtype=state.dtype, device=state.device) if head.kind in STATEFUL else state
     if n:
-        _advance_kernel[(n, triton.cdiv(rank, _outputs(rank)))](
+        _advance_kernel[(n, triton.cdiv(rank, _outputs(head)))](
             *(None,) * 7, previous, head.w1, *_inputs(head, part, state), after, feature, 0, 0, 0,
             previous.stride(0), part.stride(0), state.stride(0),
             **_sizes(head), JOIN=False, STEP=True, SPLITS=1, SPLITS_WIDTH=1, STATS=False,
@@ -182,7 +182,7 @@ def coupled_block(
         )  # fmt: skip
         last = j == most - 1
         following = part[:, min(j + 1, most - 1)]
-        _advance_kernel[(requests, 1 if last else triton.cdiv(rank, _outputs(rank)))](
+        _advance_kernel[(requests, 1 if last else triton.cdiv(rank, _outputs(head)))](
             parts, at, temperature, depth, ids, tokens[:, j], None if features is None else features[:, j],
             None, head.w1, *_inputs(head, following, state), after, feature, j, most, most * FEATURES, 0,
             following.stride(0), rank, **_sizes(head), JOIN=True, STEP=not last, SPLITS=splits,
@@ -199,13 +199,15 @@ def _inputs(head: Head, part: Tensor, state: Tensor) -> tuple[Any, Any, Tensor]:
     return head.of_token.weight, part, state
 
 
-def _outputs(rank: int) -> int:
-    return min(int(triton.next_power_of_2(rank)), OUTPUTS)
+def _outputs(head: Head) -> int:
+    """A vanilla head only copies: one program a row, that joins the row's parts once."""
+    width = int(triton.next_power_of_2(head.w1.shape[1]))
+    return width if head.kind == "vanilla" else min(width, OUTPUTS)
 
 
 def _sizes(head: Head) -> dict[str, Any]:
     rank = head.w1.shape[1]
     return {
-        "KIND": head.kind, "RANK": rank, "WIDTH": triton.next_power_of_2(rank), "OUTPUTS": _outputs(rank),
+        "KIND": head.kind, "RANK": rank, "WIDTH": triton.next_power_of_2(rank), "OUTPUTS": _outputs(head),
         "PARTS": PARTS, "CLIP": CLIP, "SHIFT": SHIFT,
     }  # fmt: skip
