@@ -18,7 +18,7 @@ def log2(b_x):
 
 @triton.jit
 def _words(seed, position, b_quad):
-    """The four words [rows, .] of ids 4 b_quad .. 4 b_quad + 3; seed and position [rows, 1]."""
+    """The four words [rows, .] of ids 4 b_quad .. 4 b_quad + 3 [rows, .]; seed and position [rows, 1]."""
     c0 = b_quad.to(tl.uint32)
     zero = c0 * 0
     return tl.philox(seed, c0, zero + position.to(tl.uint32), zero, zero)

@@ -84,7 +84,7 @@ def _draws() -> tuple[Op, ...]:
             make_inputs=stats_inputs,
             cases=STATS_CASES,
             tolerance=2e-4,
-            why="scores below 64 round at 2**-18 on each side, g doubles that, and log(g + 0.1) magnifies it tenfold",
+            why="scores below 64 round at 2**-18, noise is good to 4e-6, g doubles it, log(g + 0.1) magnifies tenfold",
             cuda=lambda **inputs: triton_side("draft_stats", "coupled_stats")(**inputs)[1],
             cost=costs.coupled_stats_cost,
         ),

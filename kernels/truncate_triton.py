@@ -3,9 +3,8 @@
 A first walk keeps the largest logit of each of LANES lanes; `want` of these stand on a floor that at least `want`
 logits of the row reach, and seldom many more. A second walk lists which, and sums the row's mass. Both bounds are then
 found by bisection over the list. Where it cannot hold them (k above LANES / 2; a law so flat that LANES / 2 tokens lack
-the mass p; more than CAPACITY equals) the same bisection walks the row itself, some ten times in
-bf16 and some thirty in fp32. Each sum has one
-order, and no other row has a part in it. `p_` pointers, `b_` block of values, `o_` offsets.
+the mass p; more than CAPACITY equals) the same bisection walks the row itself, some ten times in bf16, some thirty in
+fp32. Each sum has one order, and no other row has a part in it. `p_` pointers, `b_` block of values, `o_` offsets.
 """
 
 from __future__ import annotations
