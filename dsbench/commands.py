@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, has_drafter, pick_device
+from dsbench.engines import Engines
 from dsbench.errors import DsbenchError, UsageError
+from dsbench.pass_table import print_rounds, round_times
 from dsbench.printing import print_fit, print_lengths, print_plan, print_report
 from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.fit import FitReport
-from dsbench.profiles.samples import samples_path, save_samples
+from dsbench.profiles.samples import load_samples, samples_path, save_samples
 from dsbench.ranges import parse_events, parse_range
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
@@ -50,6 +52,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     path = out or cost_path(deployment)
     file_to_write(path)
     table, report = measure_table(deployment, config, batches, contexts, passes, path)
+    print_rounds(round_times(load_samples(path)))
     print_fit(report)
     print(f"cost table: {path}")
     if plots is not None:
@@ -164,7 +167,7 @@ def generate(
         deployment, prompts, limit=count, seed=config.seed, sampling=sampling, home=deployment.home
     )
     table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
-    engine = run_requests(deployment, arm, engine_config, table, requests, batch)
+    engine = run_requests(Engines(deployment), arm, engine_config, table, requests, batch)
     answers = as_json(deployment, engine, requests)
     if as_list:
         print(json.dumps(answers, ensure_ascii=False))

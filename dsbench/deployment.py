@@ -40,6 +40,7 @@ class Deployment:
     contract: dict[str, str]
     home: Path
     graphs: bool = False  # passes are replays of captured graphs
+    overlap: bool = False  # and rounds are launched before those before them are read
 
     @property
     def device(self) -> torch.device:
@@ -77,7 +78,8 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
     """
     home = default_home()
     device = pick_device(config)
-    graphs = (config.executor or ("graphs" if device.type == "cuda" else "eager")) == "graphs"
+    executor = config.executor or ("overlap" if device.type == "cuda" else "eager")
+    graphs = executor != "eager"
     if graphs and device.type != "cuda":
         raise EnvironmentRefused("captured graphs need a CUDA device", hint="leave --executor out")
     use_threads(config)
@@ -113,7 +115,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         "numerics": config.numerics,
         "device": device_name(device),
         "threads": str(torch.get_num_threads()) if device.type == "cpu" else "-",
-        "executor": "graphs" if graphs else "eager",
+        "executor": executor,
     }
     return Deployment(
         target=target,
@@ -123,6 +125,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         contract=contract,
         home=home,
         graphs=graphs,
+        overlap=executor == "overlap",
     )
 
 

@@ -18,7 +18,7 @@ from dsbench.deployment import Deployment, environment
 from dsbench.drafters_file import Timing
 from dsbench.errors import EnvironmentRefused
 from dsbench.intervals import quantile_of
-from dsbench.profile_cost import profile_engine, standing_requests
+from dsbench.profile_cost import ROOM, profile_engine, standing_requests
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.engine import Engine
@@ -74,7 +74,7 @@ def check_room(deployments: Sequence[Deployment], batch: int) -> None:
     """
     model = deployments[0].target.model
     shape, element = model.shape, 4 if model.device.type == "cpu" else model.dtype.itemsize
-    tokens, need = 2 * _context(deployments) + 64, 0
+    tokens, need = _context(deployments) + ROOM, 0
     for drafter in (d.drafter for d in deployments):
         layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
         need += batch * tokens * 2 * element * sum(heads * width for heads, width in layers)
@@ -185,7 +185,7 @@ def observe_call(engine: Engine, requests: Sequence[Request]) -> Callable[[], ob
 
 def _calls(deployment: Deployment, index: int, batch: int, context: int, notice: Callable[[str], None]) -> list[Call]:
     """Whole block first, then the first 1, 2, 3 drafts of it, then observe."""
-    engine = profile_engine(deployment, batch, context)
+    engine = profile_engine(deployment, (batch * (context + ROOM), context + ROOM), batch)
     requests = standing_requests(engine, [context] * batch, temperature=1.0)
     block = deployment.drafter.block
     for request in requests:

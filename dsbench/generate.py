@@ -14,8 +14,7 @@ from dsbench.measure import later_ceiling
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.engine import Engine
-from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.loop import Loop, run_closed_loop
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.workloads.workload import load_workload
 
@@ -63,20 +62,15 @@ def build_requests(
 
 
 def run_requests(
-    deployment: Deployment,
-    arm: Arm,
-    config: EngineConfig,
-    table: CostTable | None,
-    requests: Sequence[Request],
-    batch: int,
-) -> Engine:
+    engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, requests: Sequence[Request], batch: int
+) -> Loop:
     """Runs the requests to their end, `batch` at a time; the engine keeps the records."""
-    engine = Engines(deployment).make(arm, config, table, requests, batch)
+    engine = engines.make(arm, config, table, requests, batch)
     run_closed_loop(engine, requests, concurrency=batch)
     return engine
 
 
-def as_json(deployment: Deployment, engine: Engine, requests: Sequence[Request]) -> list[dict[str, Any]]:
+def as_json(deployment: Deployment, engine: Loop, requests: Sequence[Request]) -> list[dict[str, Any]]:
     """One object a request, as `generate --json` prints it; a ceiling that nobody can see is null."""
     tokenizer = deployment.target.tokenizer
     assert tokenizer is not None

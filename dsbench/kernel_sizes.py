@@ -20,13 +20,18 @@ CPU_ROWS = (1, 8, 32)
 CONTEXTS = (1024, 4096)  # tokens a request, mean
 WINDOWS = (1, 8)  # rows a request: plain decoding, and a whole block of seven drafts
 SLOTS = 7  # drafts a block
+PAGE = 64  # tokens, as the runtime's
 DRAFT_VOCAB = 16_384
 HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; of the others:
 HEAD = ("vanilla", 256)
 FAMILIES = (
     "gumbel_argmax", "coupled_stats", "law_stats", "truncate", "coupled_block", "paged_attention", "projection",
-    "exact_projection", "swiglu", "add_norm", "rotate_and_store",
+    "exact_projection", "swiglu", "add_norm", "rotate_and_store", "embed_rows", "normed_qkv", "normed_swiglu",
+    "product_add", "small_product", "plan", "pack", "judge", "commit",
 )  # fmt: skip
+FUSED_ROWS = 256  # of a pass that may be fused
+FEW_ROWS = 16  # of a product that the library may leave to a kernel for few
+PAGED = {"page": PAGE}
 EVEN = {"odd": False}  # inputs without what a run has few of
 
 
@@ -76,7 +81,8 @@ def sizes(shape: ModelShape, rows: int, quick: bool = False) -> list[Size]:
     few = 1 if quick else 2
     vocabularies = sorted({min(DRAFT_VOCAB, shape.vocab), shape.vocab})
     return [
-        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_attention(shape, rows, CONTEXTS[:few])
+        *_draws(shape, rows, vocabularies[:few]), *_layer(shape, rows), *_fused(shape, rows),
+        *_attention(shape, rows, CONTEXTS[:few]), *_step(shape, rows),
     ]  # fmt: skip
 
 
@@ -102,12 +108,8 @@ def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Si
 
 
 def _layer(shape: ModelShape, rows: int) -> list[Size]:
-    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-    matrices = {  # inputs, outputs
-        "qkv": (d, q + 2 * kv), "output": (q, d), "gate_up": (d, 2 * shape.mlp), "down": (shape.mlp, d),
-        "lm_head": (d, shape.vocab),
-    }  # fmt: skip
-    turned = (rows, shape.heads, shape.kv_heads, shape.head_width, 16, shape.qk_norm, shape.qk_norm)
+    d, matrices = shape.hidden, _matrices(shape)
+    turned = (rows, shape.heads, shape.kv_heads, shape.head_width, PAGE, shape.qk_norm, shape.qk_norm)
     parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
         ("swiglu", f"I={shape.mlp}", (rows, shape.mlp), {}),
         ("add_norm", f"D={d}", (rows, d, True), {}),
@@ -121,6 +123,36 @@ def _layer(shape: ModelShape, rows: int) -> list[Size]:
     ]
 
 
+def _matrices(shape: ModelShape) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of a pass's products."""
+    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    return {
+        "qkv": (d, q + 2 * kv), "output": (q, d), "gate_up": (d, 2 * shape.mlp), "down": (shape.mlp, d),
+        "lm_head": (d, shape.vocab),
+    }  # fmt: skip
+
+
+def _fused(shape: ModelShape, rows: int) -> list[Size]:
+    """Products with their neighbours in a layer, at the rows that they are for."""
+    d, found = shape.hidden, list[tuple[str, str, tuple[Any, ...], dict[str, Any]]]()
+    if rows <= FUSED_ROWS:
+        turned = (rows, d, shape.heads, shape.kv_heads, shape.head_width, 16, shape.qk_norm, shape.qk_norm)
+        found += [
+            ("embed_rows", f"D={d}", (rows, shape.vocab, d), {}),
+            ("normed_qkv", f"{d}>{shape.heads}/{shape.kv_heads} heads of {shape.head_width}", turned, EVEN),
+            ("normed_swiglu", f"{d}>I={shape.mlp}", (rows, d, shape.mlp), {}),
+        ]
+    for name, (k, n) in _matrices(shape).items():
+        if rows <= FUSED_ROWS and name in ("output", "down"):
+            found.append(("product_add", f"{name} {k}>{n}", (rows, k, n), {}))
+        if rows <= FEW_ROWS:
+            found.append(("small_product", f"{name} {k}>{n}", (rows, k, n), {"normed": False}))
+    return [
+        Size(family=family, label=label, shape=shape.name, rows=rows, case=case, options=options)
+        for family, label, case, options in found
+    ]
+
+
 def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Size]:
     found = []
     for context in contexts:
@@ -129,8 +161,24 @@ def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Si
             counts, tokens = (window,) * rows, spread(context, rows)
             case = (counts, tokens, group, shape.kv_heads, shape.head_width, True, None)
             label = f"S={context} x{window}"
-            found.append(Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case))
+            size = Size(family="paged_attention", label=label, shape=shape.name, rows=rows, case=case, options=PAGED)
+            found.append(size)
     return found
+
+
+def _step(shape: ModelShape, requests: int) -> list[Size]:
+    """The same for every shape. Half of all drafts are granted; packed is the whole block."""
+    rows, most = requests * (SLOTS + 1), requests * SLOTS
+    parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
+        ("plan", f"K={most // 2}", (requests + 1, requests, SLOTS, requests + most // 2, 16, most // 2), EVEN),
+        ("pack", f"into {rows} rows", (requests + 1, requests, SLOTS, rows, 16), {}),
+        ("judge", f"G={SLOTS}", (requests, SLOTS, True), EVEN),
+        ("commit", f"G={SLOTS}", (requests + 1, SLOTS, 2), {}),
+    ]
+    return [
+        Size(family=family, label=label, shape=shape.name, rows=requests, case=case, options=options)
+        for family, label, case, options in parts
+    ]
 
 
 def spread(mean: int, requests: int) -> tuple[int, ...]:

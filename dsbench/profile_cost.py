@@ -1,17 +1,22 @@
-"""`profile-cost`: times real engine steps of every (requests, rows, context) shape, in shuffled order, several passes.
+"""`profile-cost`: times every (requests, rows, context) shape over shuffled pages, in shuffled order, several passes.
 
-What a step costs is split so that it can be planned with: `draft` is what drafting costs whatever the windows (the
-block pass and one slot of the sequential head); all that grows with the windows, deeper slots of the head included,
-belongs to the verify part.
+What a step costs is split so that it can be planned with. Eager: whole engine steps; `draft` is what drafting costs
+whatever the windows (the block pass and one slot of the sequential head), all that grows with the windows, deeper
+slots of the head included, belongs to the verify part. Captured graphs: replays of the draft and the verify graph
+alone (phases draft and pass) beside whole engine steps (phase step) that wait after each phase; what these take beyond
+their passes is the host's, a median for each R, and is added to the verify part unless rounds are to overlap.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -21,12 +26,16 @@ from dsbench.profiles.fit import CostSample, FitReport, fit_cost_table
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine
-from dsbench.runtime.graphs import Tiers
+from dsbench.runtime.graphs import Graphs, Tiers
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request, SamplingParams
 
 ROWS_PER_REQUEST = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+
+ROOM = 40  # tokens that a standing request may grow by
+REPLAYS = 3  # of each graph, a cell and pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +74,16 @@ def profile_cost(
     tiers = Tiers.ladder(max(batches), block).rows if deployment.graphs else None
     cells = shapes(batches, contexts, block, tiers)
     order = random.Random(seed)
-    times: list[tuple[Shape, int, StepRecord]] = []
-    engine = profile_engine(deployment, max(batches), max(contexts), graphs=deployment.graphs)
-    done = 0
+    timed: list[Timed] = []
+    engine = profile_engine(deployment, pool_of(batches, contexts, seed), max(batches), graphs=deployment.graphs)
     for number in range(passes):
         for cell in order.sample(cells, len(cells)):
-            record = _time_cell(engine, cell, temperature, number, seed)
-            times.append((cell, number, record))
-            done += 1
-            notice(done, passes * len(cells))
-    samples = as_samples(times)
+            timed.append(_time_cell(engine, cell, temperature, number, seed))
+            notice(len(timed), passes * len(cells))
+    samples = pass_samples(timed, overlap=deployment.overlap) if deployment.graphs else step_samples(timed)
+    if deployment.graphs:
+        del engine  # its pages make room
+        samples += _plain_samples(deployment, batches, contexts, passes, seed, temperature)
     facts = environment(deployment.device) | {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "passes": str(passes),
@@ -87,8 +96,32 @@ def profile_cost(
     return table, report, samples
 
 
-def profile_engine(deployment: Deployment, requests: int, context: int, *, graphs: bool = False) -> Engine:
-    """Room for `requests` of twice the mean context; what it runs is told by its planner's `replay`."""
+def _plain_samples(
+    deployment: Deployment, batches: Sequence[int], contexts: Sequence[int], passes: int, seed: int, temperature: float
+) -> list[CostSample]:
+    """What decoding without a drafter costs: phases plain, a pass alone, and plain step; raw, in no fit."""
+    alone = replace(deployment, drafter=deployment.none, calibrations=None)
+    engine = profile_engine(alone, pool_of(batches, contexts, seed), max(batches), graphs=True)
+    samples = []
+    for number in range(passes):
+        for cell in shapes(batches, contexts, 0):
+            t = _time_cell(engine, cell, temperature, number, seed)
+            at = (cell.requests, cell.rows, t.record.context)
+            samples += [CostSample(*at, seconds, "plain", number) for seconds in t.verify]
+            samples.append(CostSample(*at, t.record.seconds, "plain step", number))
+    return samples
+
+
+def pool_of(batches: Sequence[int], contexts: Sequence[int], seed: int) -> tuple[int, int]:
+    """Tokens that the requests of the largest cell hold together, with room to grow, and the most that one holds."""
+    cells = [[c + ROOM for c in spread_contexts(r, mean, seed)] for r in batches for mean in contexts]
+    return max(map(sum, cells)), max(map(max, cells))
+
+
+def profile_engine(
+    deployment: Deployment, pool: tuple[int, int], requests: int, *, graphs: bool = False
+) -> Engine:  # fmt: skip
+    """Room for tokens in all and tokens a request, as `pool_of` says; what it runs, its planner's `replay` tells."""
     arm = Arm(name="profile", drafter="dspark", policy="replay", layout="packed", commit="all")
     config = EngineConfig(record_rounds=False, graphs=requests if graphs else 0)
     planner = Planner(
@@ -97,32 +130,67 @@ def profile_engine(deployment: Deployment, requests: int, context: int, *, graph
     )  # fmt: skip
     return Engine(
         deployment.target.model, deployment.drafter, arm, planner, config, eos=frozenset(),
-        tokens=requests * (2 * context + 64), longest=min(2 * context + 64, deployment.target.model.shape.context),
+        tokens=pool[0] + requests * config.page, longest=min(pool[1], deployment.target.model.shape.context),
     )  # fmt: skip
 
 
-def as_samples(times: Sequence[tuple[Shape, int, StepRecord]]) -> list[CostSample]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One visit to a cell: an engine step of it and, where passes are graphs, seconds of replays of either alone."""
+
+    cell: Shape
+    number: int  # of the pass over all cells
+    record: StepRecord
+    draft: tuple[float, ...] = ()
+    verify: tuple[float, ...] = ()
+
+
+def step_samples(timed: Sequence[Timed]) -> list[CostSample]:
     """Draft samples from cells without a draft row; verify samples are what a step takes beyond their draft time."""
     drafts: dict[tuple[int, int], list[float]] = {}
-    for cell, _, record in times:
-        if cell.rows == cell.requests:
-            drafts.setdefault((cell.requests, cell.mean_context), []).append(record.draft_seconds)
+    for t in timed:
+        if t.cell.rows == t.cell.requests:
+            drafts.setdefault((t.cell.requests, t.cell.mean_context), []).append(t.record.draft_seconds)
     base = {key: statistics.median(seconds) for key, seconds in drafts.items()}
     samples = []
-    for cell, number, record in times:
+    for t in timed:
+        cell, record = t.cell, t.record
         # deeper slots only add: a draft shorter than the base was timed while the machine did something else then
         verify = record.seconds - min(base[cell.requests, cell.mean_context], record.draft_seconds)
         if cell.rows == cell.requests:
             verify = record.seconds - record.draft_seconds
-            samples.append(CostSample(cell.requests, 0, record.context, record.draft_seconds, "draft", number))
-        samples.append(CostSample(cell.requests, cell.rows, record.context, verify, "verify", number))
+            samples.append(CostSample(cell.requests, 0, record.context, record.draft_seconds, "draft", t.number))
+        samples.append(CostSample(cell.requests, cell.rows, record.context, verify, "verify", t.number))
     return samples
 
 
-def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, seed: int) -> StepRecord:
+def pass_samples(timed: Sequence[Timed], *, overlap: bool) -> list[CostSample]:
+    """Draft and verify samples of replays, the host's share of a step with the latter; and raw: phases pass, step."""
+    beyond: dict[int, list[float]] = {}
+    for t in timed:
+        spent = t.record.seconds - statistics.median(t.draft) - statistics.median(t.verify)
+        beyond.setdefault(t.cell.requests, []).append(spent)
+    host = {n: 0.0 if overlap else max(0.0, statistics.median(seconds)) for n, seconds in beyond.items()}
+    samples = []
+    for t in timed:
+        at = (t.cell.requests, t.cell.rows, t.record.context)
+        samples += [CostSample(*at, seconds + host[at[0]], "verify", t.number) for seconds in t.verify]
+        samples += [CostSample(*at, seconds, "pass", t.number) for seconds in t.verify]
+        samples.append(CostSample(*at, t.record.seconds, "step", t.number))
+        if t.cell.rows == t.cell.requests:
+            samples += [CostSample(at[0], 0, at[2], seconds, "draft", t.number) for seconds in t.draft]
+    return samples
+
+
+def spread_contexts(requests: int, mean: int, seed: int) -> list[int]:
+    """Tokens of each request, half to one and a half times the mean; the same whatever is run of them."""
+    place = random.Random(f"{seed} {requests} {mean}")
+    return [max(2, round(mean * place.uniform(0.5, 1.5))) for _ in range(requests)]
+
+
+def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, seed: int) -> Timed:
     """The faster of two steps of the cell, after one to warm up: what else the machine does only adds."""
-    place = random.Random(f"{seed} {cell.requests} {cell.mean_context}")  # the same contexts for every M and pass
-    contexts = [max(2, round(cell.mean_context * place.uniform(0.5, 1.5))) for _ in range(cell.requests)]
+    contexts = spread_contexts(cell.requests, cell.mean_context, seed)
     windows = _spread(cell.rows - cell.requests, cell.requests, engine.drafter.block, random.Random(f"{seed} {number}"))
     records: list[StepRecord] = []
     for _ in range(3):
@@ -134,20 +202,45 @@ def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, see
             engine.pool.release(request.id)
         engine.running = []
         assert records[-1].rows == cell.rows, f"the engine ran {records[-1].rows} rows, the cell is {cell.rows}"
-    return min(records[1:], key=lambda record: record.seconds)
+    best = min(records[1:], key=lambda record: record.seconds)
+    if not isinstance(engine.executor, Graphs):
+        return Timed(cell=cell, number=number, record=best)
+    draft, verify = (
+        replay_seconds(run, engine.target.device) for run in engine.executor.passes_of(cell.requests, cell.rows)
+    )
+    return Timed(cell=cell, number=number, record=best, draft=draft, verify=verify)
+
+
+def replay_seconds(run: Callable[[], None], device: torch.device, repeats: int = REPLAYS) -> tuple[float, ...]:
+    """Each of `repeats` runs that follow each other on the device, and one before them."""
+    run()
+    if device.type != "cuda":
+        marks = [time.perf_counter()]
+        for _ in range(repeats):
+            run()
+            marks.append(time.perf_counter())
+        return tuple(b - a for a, b in itertools.pairwise(marks))
+    event: Any = torch.cuda.Event
+    events = [event(enable_timing=True) for _ in range(repeats + 1)]
+    for mark in events[:-1]:
+        mark.record()
+        run()
+    events[-1].record()
+    torch.cuda.synchronize(device)
+    return tuple(a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events))
 
 
 def standing_requests(engine: Engine, contexts: Sequence[int], temperature: float) -> list[Request]:
     """Requests in mid-decode with arbitrary pages: time does not depend on what the pages hold."""
-    vocab = engine.target.shape.vocab
     made = []
     for index, context in enumerate(contexts):
         sampling = SamplingParams(temperature=temperature, seed=index, max_tokens=64, ignore_eos=True)
-        ids = torch.arange(context).remainder(vocab).tolist()
         made.append(
-            Request(id=index, name=str(index), workload="profile", prompt_ids=ids, sampling=sampling, output=[1])
+            Request(
+                id=index, name=str(index), workload="profile", prompt_ids=[1] * context, sampling=sampling, output=[1]
+            )
         )
-        assert engine.pool.open(index, context + 40), "the profile pool is too small"
+        assert engine.pool.open(index, context + ROOM), "the profile pool is too small"
     return made
 
 

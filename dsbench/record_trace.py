@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dsbench.deployment import Deployment, environment
+from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.generate import build_requests, run_requests
 from dsbench.profiles.calibration import EventKey, Head
@@ -32,7 +33,7 @@ def record_trace(
     event = EventKey(rule="coupled", temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
     requests = _requests(deployment, config, workloads, prompts)
     notice(f"recording {len(requests)} texts of at most {config.max_tokens} tokens")
-    engine = run_requests(deployment, RECORDER, EngineConfig(draft="full"), None, requests, batch)
+    engine = run_requests(Engines(deployment), RECORDER, EngineConfig(draft="full"), None, requests, batch)
     rounds: dict[int, list[RoundRecord]] = {r.id: [] for r in requests}
     for record in engine.rounds:
         rounds[record.request].append(record)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from dsbench.acceptance import ALL, PromptCounts, depth_counts
 from dsbench.deployment import Deployment
+from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.generate import build_requests, run_requests
 from dsbench.measure import repetition
@@ -67,7 +68,7 @@ def roll_out(
     queue = [request for own in by_workload.values() for request in own]
     for number, request in enumerate(queue):
         request.id = number
-    engine = run_requests(deployment, parse_arm(ARM), EngineConfig(rule=event.rule), None, queue, batch)
+    engine = run_requests(Engines(deployment), parse_arm(ARM), EngineConfig(rule=event.rule), None, queue, batch)
     rounds: dict[int, list[RoundRecord]] = {r.id: [] for r in queue}
     for record in engine.rounds:
         rounds[record.request].append(record)

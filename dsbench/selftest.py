@@ -8,12 +8,13 @@ of the dtype. Exact numerics leave no room for ties.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dsbench.deployment import Deployment
+from dsbench.engines import Engines
 from dsbench.generate import build_requests, run_requests
 from dsbench.kernels.philox import gumbel_noise
 from dsbench.profiles.cost import CostTable
@@ -57,15 +58,23 @@ def selftest(
     batches: Sequence[int], temperatures: Sequence[float], workloads: Sequence[str], prompts: int, max_tokens: int,
     seed: int, notice: Callable[[Outcome], None],
 ) -> list[Outcome]:  # fmt: skip
-    """Runs `prompts` requests in all, spread over the workloads, in every combination."""
+    """Runs `prompts` requests in all, spread over the workloads, in every combination.
+
+    The texts compared with are those of plain decoding: where passes are captured graphs, without these and at the
+    largest batch size, else at the first.
+    """
     outcomes: list[Outcome] = []
+    engines, eager = Engines(deployment, requests=max(batches)), replace(deployment, graphs=False)
     for temperature in temperatures:
         sampling = {"temperature": temperature, "max_tokens": max_tokens}
         wanted: list[Request] | None = None
         for mode in ("none", *(m for m in modes if m != "none")):
             for batch in batches:
                 requests = _requests(deployment, workloads, prompts, seed, sampling)
-                run_requests(deployment, parse_arm(mode), config, table, requests, batch)
+                if wanted is None and deployment.graphs:
+                    wanted = _requests(deployment, workloads, prompts, seed, sampling)
+                    run_requests(Engines(eager), parse_arm("none"), config, None, wanted, max(batches))
+                run_requests(engines, parse_arm(mode), config, table, requests, batch)
                 wanted = wanted or requests
                 outcome = _compare(deployment, mode, batch, temperature, requests, wanted)
                 outcomes.append(outcome)

@@ -27,7 +27,7 @@ class RunConfig:
     dtype: str = ""  # float32 or bfloat16; "" = bfloat16 where the device has it
     numerics: str = "fast"  # exact: the target's logits of a row have the same bits whatever runs beside it
     threads: int = 0  # CPU threads; 0 = as torch finds them
-    executor: str = ""  # graphs or eager; "" = graphs on a GPU, a CPU has none
+    executor: str = ""  # overlap, graphs (wait after each phase) or eager; "" = overlap on a GPU, a CPU is eager
     mode: str = "none,static,compact,cap-accept"
     batch: str = ""  # range of batch sizes; "" = 1:16:x2 on a CPU, 1:256:x2 on a GPU
     workload: str = "math,chat,poetry"
@@ -51,8 +51,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.numerics not in ("exact", "fast"):
             raise UsageError(f"unknown numerics {self.numerics!r}", hint="exact or fast")
-        if self.executor not in ("", "graphs", "eager"):
-            raise UsageError(f"unknown executor {self.executor!r}", hint="graphs or eager")
+        if self.executor not in ("", "overlap", "graphs", "eager"):
+            raise UsageError(f"unknown executor {self.executor!r}", hint="overlap, graphs or eager")
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):

@@ -167,7 +167,7 @@ def _run_point(
         if cell.mode not in [c.mode for _, c, _ in todo]:
             finish(arm, cell)
     if todo:
-        queue, texts = _queue(plan, deployment, store, workload, 2 * batch + measured + batch // 2, notice)
+        queue, texts = _queue(plan, engines, store, workload, 2 * batch + measured + batch // 2, notice)
         for arm, cell, number in todo:
             tables = run_repeat(engines, arm, plan.engine, table, queue, batch, measured, texts)
             store.write_repeat(keys[cell.mode], tables)
@@ -179,16 +179,15 @@ def _run_point(
 
 
 def _queue(
-    plan: SweepPlan, deployment: Deployment, store: RunStore, workload: Workload, size: int,
-    notice: Callable[[str], None],
+    plan: SweepPlan, engines: Engines, store: RunStore, workload: Workload, size: int, notice: Callable[[str], None]
 ) -> tuple[list[Request], list[list[int]] | None]:  # fmt: skip
     """The requests of a point, and their texts where they are pinned."""
     if plan.trace is not None:
-        queue = replay_queue(plan.trace, workload, plan.config, deployment, size)
+        queue = replay_queue(plan.trace, workload, plan.config, engines.deployment, size)
         return queue, [r.canonical or [] for r in queue]
-    queue = build_queue(workload, plan.config, deployment, size)
+    queue = build_queue(workload, plan.config, engines.deployment, size)
     folder = store.folder / "texts"
-    return queue, pinned_texts(folder, workload, queue, plan.config, deployment, notice) if plan.pinned else None
+    return queue, pinned_texts(folder, workload, queue, plan.config, engines, notice) if plan.pinned else None
 
 
 def _shuffled(items: list[Any], seed: str) -> list[Any]:
@@ -217,7 +216,7 @@ def run_body(
             "text": "pinned" if plan.pinned else "free",
             "replayed": plan.acceptance,
             "calibrated": calibrated,
-            "executor": "eager",
+            "executor": deployment.contract["executor"],
         },
         "workloads": [
             {"name": w.name, "source": w.source, "licence": w.licence, "digest": w.digest} for w in plan.workloads

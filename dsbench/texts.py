@@ -10,12 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from dsbench.deployment import Deployment
+from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.engine import Engine
 from dsbench.runtime.loop import run_closed_loop
-from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.settings import RunConfig
 from dsbench.workloads.workload import Prompt, Workload
@@ -56,12 +55,6 @@ def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, s
     return queue
 
 
-def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int, context: int) -> int:
-    """Tokens the pool must hold for `concurrency` requests of the queue at once, whichever they are."""
-    need = sorted((min(len(r.prompt_ids) + r.sampling.max_tokens, context) + block + 1 for r in queue), reverse=True)
-    return sum(-(-n // page) * page for n in need[:concurrency])
-
-
 def text_key(workload: Workload, config: RunConfig, deployment: Deployment) -> str:
     """Hash of what the canonical text depends on: target, dtype, numerics, prompts, seed, sampling."""
     facts = [
@@ -72,11 +65,11 @@ def text_key(workload: Workload, config: RunConfig, deployment: Deployment) -> s
 
 
 def pinned_texts(
-    folder: Path, workload: Workload, queue: Sequence[Request], config: RunConfig, deployment: Deployment,
+    folder: Path, workload: Workload, queue: Sequence[Request], config: RunConfig, engines: Engines,
     notice: Callable[[str], None],
 ) -> list[list[int]]:  # fmt: skip
     """Canonical output tokens of each request of the queue, read from the run's folder and recorded where absent."""
-    path = folder / f"{text_key(workload, config, deployment)}.parquet"
+    path = folder / f"{text_key(workload, config, engines.deployment)}.parquet"
     kept: dict[str, list[int]] = {}
     if path.exists():
         frame = pd.read_parquet(path)
@@ -84,7 +77,7 @@ def pinned_texts(
     missing = [r for r in queue if r.name not in kept]
     if missing:
         notice(f"recording the text of {len(missing)} requests of {workload.name}")
-        for request in record_texts(missing, deployment, config):
+        for request in record_texts(missing, engines):
             kept[request.name] = list(request.output)
         frame = pd.DataFrame({"name": list(kept), "output": list(kept.values())})
         draft = path.with_suffix(".draft")
@@ -93,24 +86,14 @@ def pinned_texts(
     return [kept[r.name] for r in queue]
 
 
-def record_texts(requests: Sequence[Request], deployment: Deployment, config: RunConfig) -> list[Request]:
+def record_texts(requests: Sequence[Request], engines: Engines) -> list[Request]:
     """Runs copies of the requests to their end in arm none, many at a time."""
-    batch = min(len(requests), RECORDING_BATCH[deployment.device.type])
+    batch = min(len(requests), RECORDING_BATCH[engines.deployment.device.type])
     copies = [
         Request(id=r.id, name=r.name, workload=r.workload, prompt_ids=list(r.prompt_ids), sampling=r.sampling)
         for r in requests
     ]
-    arm = parse_arm("none")
-    engine_config = EngineConfig(rule="coupled", record_rounds=False)
-    planner = Planner(arm, block=0, rule="coupled", lag=0, table=None, calibrations=None)
-    engine = Engine(
-        deployment.target.model, deployment.none, arm, planner, engine_config, eos=deployment.target.eos,
-        tokens=pool_tokens(copies, batch, 0, engine_config.page, deployment.target.model.shape.context),
-        decode=_decoder(deployment),
-    )  # fmt: skip
+    engine = engines.make(parse_arm("none"), EngineConfig(rule="coupled", record_rounds=False), None, copies, batch)
     run_closed_loop(engine, copies, concurrency=batch)
+    engine.close()
     return copies
-
-
-def _decoder(deployment: Deployment) -> Callable[[Sequence[int]], str] | None:
-    return deployment.target.tokenizer.decode if deployment.target.tokenizer else None

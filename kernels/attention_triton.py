@@ -20,9 +20,12 @@ import triton.language as tl
 from torch import Tensor
 
 from dsbench.kernels.attention import FAR
+from dsbench.kernels.pdl import chained, enter, wait
 
 CHUNK = 256  # tokens; smaller ones feed more multiprocessors at R = 1, and write more partial sums
-WHOLE_FROM = 1024  # (tile, key-value head) pairs that fill a device: from there on a program walks its chunks
+WHOLE_FROM = 192  # (tile, key-value head) pairs that fill a device: from there on a program walks its chunks
+KEYS = 64  # tokens a product, in half precision; half as many of wider numbers
+STAGES = 3  # key tiles in flight; a fourth gains nothing, two lose a fifth at 128 requests
 LOG2_E = 1.4426950408889634
 NEAR = FAR >> 10  # in int32, past any key
 FLOOR = tl.constexpr(-1.0e38)  # below any logit, above a masked one: 2 ** (MASKED - FLOOR) is zero
@@ -106,8 +109,10 @@ def _attend_kernel(
     p_q, p_keys, p_values, p_pages, p_cu_rows, p_context, p_out, p_tops, p_sums, requests, tiles, rows, table, scale,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, PAGE: tl.constexpr,
-    LANES: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr,
+    LANES: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
+    wait(PDL)
     head, part = tl.program_id(1), tl.program_id(2)
     r, begin, count, context, base, parts, first, low, high = _tile_of(
         tl.program_id(0), p_cu_rows, p_context, requests, tiles, BEHIND, AHEAD, REQUESTS, ROWS, CHUNK
@@ -160,8 +165,11 @@ def _merge_kernel(
     p_out, p_tops, p_sums, p_cu_rows, p_context, requests, tiles, rows,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, CHUNK: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, LANES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One row's query heads of a key-value head; only the chunks that the row sees."""
+    enter(PDL)
+    wait(PDL)
     head = tl.program_id(1)
     r, begin, count, context, base, parts, first, low, high = _tile_of(
         tl.program_id(0), p_cu_rows, p_context, requests, tiles, BEHIND, AHEAD, REQUESTS, 1, CHUNK
@@ -220,18 +228,18 @@ def paged_attention(
     grid = (requests * tiles or m // rows + requests, kv_heads)
     split = parts == 1 or grid[0] * grid[1] < WHOLE_FROM
     merged = split and parts > 1
-    stages = (4 if width <= 128 else 3) if half else 2  # what shared memory holds
+    stages = STAGES if half else 2
     tops, sums = (
         torch.empty(parts if merged else 0, m, heads, n, dtype=torch.float32, device=q.device) for n in (2, width)
     )
     shared: dict[str, Any] = {
         "BEHIND": behind, "AHEAD": 1 if causal else behind, "CHUNK": chunk, "KV_HEADS": kv_heads, "GROUP": group,
         "WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "enable_fp_fusion": False,
-        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)),
+        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)), **chained(q.device),
     }  # fmt: skip
     _attend_kernel[(*grid, parts if split else 1)](
         q, keys, values, pages, cu_rows, context, out, tops, sums, requests, tiles, m, pages.stride(0),
-        width**-0.5 * LOG2_E, ROWS=rows, PAGE=page, LANES=lanes, KEYS=min(chunk, 64 if half else 32),
+        width**-0.5 * LOG2_E, ROWS=rows, PAGE=page, LANES=lanes, KEYS=min(chunk, KEYS if half else KEYS // 2),
         WINDOW=window is not None, SPLIT=split, num_warps=4, num_stages=stages, **shared,
     )  # fmt: skip
     if merged:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Cost = tuple[float, float]
@@ -69,6 +70,69 @@ def rotate_cost(qkv: Tensor, cos: Tensor, slots: Tensor, keys: Tensor, **rest: A
 
 def swiglu_cost(gate_up: Tensor) -> Cost:
     return 1.5 * _bytes(gate_up), 5 * gate_up.numel() / 2
+
+
+def pack_cost(verified: Tensor, live: Tensor, context: Tensor, rows: int, **_: Any) -> Cost:
+    """An anchor, count and context a live request; a draft and a page a row; four numbers a row out. No arithmetic."""
+    alive = int(live)
+    drafts = int(verified[:alive].sum())
+    read = alive * (8 + 8 + 4) + drafts * 8 + (alive + drafts) * 4 + 8
+    return read + rows * 4 * 8 + (len(context) + 1) * 4, 0
+
+
+def plan_cost(confidence: Tensor, scale: Tensor, offset: Tensor, limits: Tensor, live: Tensor, **rest: Any) -> Cost:
+    """Logits, their maps and limits of the live requests, survival and windows of all, and what rows may need at most.
+
+    A survival is a sum, two products, an exponential and a quotient of a sum. The search is whole numbers.
+    """
+    alive, (requests, block) = int(live), confidence.shape
+    granted = torch.full_like(limits, min(block, rest["rows"] // alive - 1))
+    moved = alive * (block * 3 * 4 + 8) + 8 + requests * (block * 4 + 8)
+    return moved + pack_cost(granted, live, rest["context"], rest["rows"])[0], 6 * alive * block
+
+
+def judge_cost(own: Tensor, drafts: Tensor, recorded: Tensor | None, **rest: Tensor) -> Cost:
+    """Each operand once, three numbers a request and its tokens out. No arithmetic."""
+    requests, block = drafts.shape
+    pinned = () if recorded is None else (recorded,)
+    return _bytes(own, drafts, *pinned, *rest.values()) + requests * 8 * (3 + block + 1), 0
+
+
+def commit_cost(tokens: Tensor, **rest: Tensor) -> Cost:
+    """Each operand once, the six that move on once more, and what was delivered. No arithmetic worth the name."""
+    return _bytes(tokens, *rest.values()) + tokens.shape[0] * 8 * 7, 0
+
+
+def embed_cost(ids: Tensor | None, table: Tensor, gain: Tensor) -> Cost:
+    """A row in, it and its multiple out, one sum."""
+    m = len(table if ids is None else ids)
+    named = 0 if ids is None else _bytes(ids)
+    return named + _bytes(gain) + 3 * m * table.shape[1] * table.element_size() + 4 * m, 3 * m * table.shape[1]
+
+
+def small_product_cost(a: Tensor, weight: Tensor, squares: Tensor | None = None, eps: float = 0.0) -> Cost:
+    """The parts of the squares are some kernel's choice: a number a row counts."""
+    moved, operations = projection_cost(a, weight)
+    return moved + (0 if squares is None else 4 * len(a)), operations
+
+
+def normed_qkv_cost(gained: Tensor, squares: Tensor, weight: Tensor, **rest: Any) -> Cost:
+    """The product, of which `rotate_cost` reads no copy and writes what is kept."""
+    qkv = gained.new_empty(len(gained), len(weight), device="meta")
+    turned, operations = rotate_cost(qkv, **{n: x for n, x in rest.items() if n != "values"})
+    moved = turned - _bytes(qkv) + _bytes(gained, weight) + 4 * len(gained)
+    return moved, operations + 2 * weight.numel() * len(gained)
+
+
+def normed_swiglu_cost(gained: Tensor, squares: Tensor, weight: Tensor, eps: float) -> Cost:
+    made = len(gained) * len(weight) // 2
+    moved = _bytes(gained, weight) + 4 * len(gained) + made * gained.element_size()
+    return moved, 2 * weight.numel() * len(gained) + 5 * made
+
+
+def product_add_cost(a: Tensor, weight: Tensor, x: Tensor, gain: Tensor) -> Cost:
+    """The stream in and out, and its multiple."""
+    return _bytes(a, weight, gain) + 3 * _bytes(x) + 4 * len(x), 2 * weight.numel() * len(a) + 4 * x.numel()
 
 
 def _bytes(*tensors: Tensor | None) -> int:

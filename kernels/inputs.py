@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Inputs = dict[str, Any]
-IN_FP32 = ("cos", "sin", "temperature")  # whatever the model's dtype
+IN_FP32 = ("cos", "sin", "squares", "temperature", "confidence", "scale", "offset")  # whatever the model's dtype
 DRAW_CASES = ((1, 1), (3, 63), (17, 1000), (5, 4097), (3, 63, True), (5, 4097, True))  # see argmax_inputs
 BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all, whether that is the whole
     (1, 7, 24, 64, 1300, "rnn", True),
@@ -78,7 +78,7 @@ def in_dtype(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     return {name: cast(name, x) for name, x in inputs.items()}
 
 
-def _there(make: Callable[..., Inputs]) -> Callable[..., Inputs]:
+def there(make: Callable[..., Inputs]) -> Callable[..., Inputs]:
     """New tensors of `make` lie on its generator's device."""
 
     @functools.wraps(make)
@@ -89,7 +89,7 @@ def _there(make: Callable[..., Inputs]) -> Callable[..., Inputs]:
     return made
 
 
-@_there
+@there
 def argmax_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Rows, columns and, if some, whether these are the whole vocabulary."""
     n, vocab, *whole = case
@@ -107,7 +107,7 @@ def argmax_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: boo
     }
 
 
-@_there
+@there
 def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Base logits past a request's depth are poisoned."""
     n, slots, hidden, rank, vocab, kind, even, *whole = case
@@ -142,7 +142,7 @@ def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool
     }
 
 
-@_there
+@there
 def stats_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Every fourth row is full of ties, every fourth has lost half of its tokens to top-k, one all but a token."""
     inputs = argmax_inputs(generator, case, odd=odd)
@@ -156,7 +156,7 @@ def stats_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool
     return inputs
 
 
-@_there
+@there
 def truncate_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
     """Rows with neither bound, with one, with both; ties, lost tokens, a NaN, a flat row and one without a number."""
     n, vocab = case
@@ -174,7 +174,7 @@ def truncate_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: b
     return {"logits": logits, "temperature": drawn["temperature"], "top_k": top_k, "top_p": top_p}
 
 
-@_there
+@there
 def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
     """Pages in random order; what lies past a request's rows, and the page that is nobody's, is poisoned."""
     counts, context, group, kv_heads, width, causal, window = case
@@ -204,7 +204,7 @@ def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: in
     }
 
 
-@_there
+@there
 def projection_inputs(generator: torch.Generator, case: tuple[int, int, int, bool]) -> Inputs:
     m, k, n, biased = case
     return {
@@ -214,7 +214,7 @@ def projection_inputs(generator: torch.Generator, case: tuple[int, int, int, boo
     }
 
 
-@_there
+@there
 def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inputs:
     m, width, adds = case
     return {
@@ -225,7 +225,7 @@ def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inpu
     }
 
 
-@_there
+@there
 def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Every third row has no slot; the last page of the pool is nobody's."""
     m, heads, kv_heads, width, page, q_norm, k_norm = case
@@ -248,7 +248,7 @@ def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: boo
     }
 
 
-@_there
+@there
 def swiglu_inputs(generator: torch.Generator, case: tuple[int, int]) -> Inputs:
     m, width = case
     return {"gate_up": torch.randn(m, 2 * width, generator=generator)}

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dsbench.kernels.fused_tiles import is_small
+
 PACKED_FOR_ROWS = 128  # the layout is chosen for a row count, and serves all
 TRIED = (1, 2, 3, 5, 7, 12, 40)
 
@@ -35,10 +37,18 @@ class Projection:
             from dsbench.kernels import linear_triton
 
             return linear_triton.linear(x, self.weight, self.bias)
+        if self._is_small(x):
+            from dsbench.kernels.fused_triton import small_product
+
+            return small_product(x.contiguous(), self.weight)
         if self._packed is None:
             return F.linear(x, self.weight, self.bias)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
         return out
+
+    def _is_small(self, x: Tensor) -> bool:
+        half = x.device.type == "cuda" and x.element_size() == 2 and x.dim() == 2 and self.bias is None
+        return half and is_small(len(x), self.weight.numel())
 
     def rows(self, first: int) -> Projection:
         """The map to outputs `first`..N only."""

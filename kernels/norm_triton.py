@@ -10,18 +10,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsbench.kernels.pdl import chained, enter, wait
+
 
 @triton.jit
-def _add_norm_kernel(p_x, p_delta, p_gain, p_sum, p_out, eps, D: tl.constexpr, BLOCK: tl.constexpr):
+def _add_norm_kernel(p_x, p_delta, p_gain, p_sum, p_out, eps, D: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     o_d = tl.arange(0, BLOCK)
     mine = o_d < D
+    enter(PDL)
+    wait(PDL)
+    b_gain = tl.load(p_gain + o_d, mask=mine, other=0.0).to(tl.float32)
     o_x = tl.program_id(0).to(tl.int64) * D + o_d
     b_x = tl.load(p_x + o_x, mask=mine, other=0.0)
     if p_delta is not None:
         b_delta = tl.load(p_delta + o_x, mask=mine, other=0.0)
         b_x = (b_x.to(tl.float32) + b_delta.to(tl.float32)).to(p_x.dtype.element_ty)
         tl.store(p_sum + o_x, b_x, mask=mine)
-    b_gain = tl.load(p_gain + o_d, mask=mine, other=0.0).to(tl.float32)
     b_y = b_x.to(tl.float32)
     b_y = b_y * tl.rsqrt(tl.sum(b_y * b_y, 0) / D + eps)
     b_y = b_y.to(p_x.dtype.element_ty).to(tl.float32) * b_gain
@@ -36,6 +40,7 @@ def add_norm(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> tuple
     summed, out = x if delta is None else torch.empty_like(x), torch.empty_like(x)
     if m > 0:
         _add_norm_kernel[(m,)](
-            x, delta, gain, summed, out, eps, D=d, BLOCK=triton.next_power_of_2(d), num_warps=4 if d <= 2048 else 8
-        )
+            x, delta, gain, summed, out, eps, D=d, BLOCK=triton.next_power_of_2(d),
+            num_warps=4 if d <= 2048 else 8, **chained(x.device),
+        )  # fmt: skip
     return summed, out

@@ -1,4 +1,4 @@
-"""An op: a compiled version and its plain-torch reference, with inputs and a tolerance that says why."""
+"""An op as the registry holds it: what is compiled, what it must equal, and how to make inputs for both."""
 
 from __future__ import annotations
 

@@ -44,13 +44,15 @@ from dsbench.kernels.inputs import (
 from dsbench.kernels.linear import projection_reference
 from dsbench.kernels.norm import add_norm, add_norm_reference
 from dsbench.kernels.op import Op
+from dsbench.kernels.registry_fused import fused_ops
+from dsbench.kernels.registry_step import step_ops
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
 from dsbench.kernels.truncate import truncate, truncate_reference
 
 
 def registry() -> tuple[Op, ...]:
-    return (*_draws(), *_blocks(), *_layer_parts(), *_rows())
+    return (*_draws(), *_blocks(), *_layer_parts(), *_rows(), *fused_ops(), *step_ops())
 
 
 def _draws() -> tuple[Op, ...]:

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsbench.kernels.pdl import chained, enter, wait
+
 TILE = 16  # heads a program
 
 
@@ -27,8 +29,10 @@ def _norm_halves(b_a, b_b, p_gain, o_e, eps, HALF: tl.constexpr, DTYPE: tl.const
 def _rotate_kernel(
     p_qkv, p_cos, p_sin, p_position, p_slot, p_q_norm, p_k_norm, p_q, p_keys, p_values, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
-    TILE: tl.constexpr,
+    TILE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
+    wait(PDL)
     row, o_h, o_e = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE + tl.arange(0, TILE), tl.arange(0, PADDED)
     in_q, in_v = o_h[:, None] < HEADS, o_h[:, None] >= HEADS + KV_HEADS
     wide = o_e[None, :] < HALF
@@ -77,6 +81,6 @@ def rotate_and_store(
         _rotate_kernel[(m, triton.cdiv(total, tile))](
             qkv, cos, sin, positions, slots, q_norm, k_norm, q, keys, values, eps,
             HEADS=heads, KV_HEADS=kv_heads, PAGE=page, HALF=width // 2, PADDED=padded, TILE=tile,
-            num_warps=max(1, min(4, tile * padded // 256)), enable_fp_fusion=False,
+            num_warps=max(1, min(4, tile * padded // 256)), enable_fp_fusion=False, **chained(qkv.device),
         )  # fmt: skip
     return q

@@ -10,11 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsbench.kernels.pdl import chained, enter, wait
+
 BLOCK = 1024  # eight numbers a thread: a 16-byte load of each half in half precision
 
 
 @triton.jit
-def _swiglu_kernel(p_gate_up, p_out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_kernel(p_gate_up, p_out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    enter(PDL)
+    wait(PDL)
     row, o_i = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mine = o_i < WIDTH
     p_gate = p_gate_up + row * 2 * WIDTH + o_i
@@ -31,5 +35,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
     out = torch.empty(m, width, device=gate_up.device, dtype=gate_up.dtype)
     block = min(BLOCK, triton.next_power_of_2(width))
     if m > 0:
-        _swiglu_kernel[(m, triton.cdiv(width, block))](gate_up, out, WIDTH=width, BLOCK=block, num_warps=4)
+        _swiglu_kernel[(m, triton.cdiv(width, block))](
+            gate_up, out, WIDTH=width, BLOCK=block, num_warps=4, **chained(out.device)
+        )
     return out

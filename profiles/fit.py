@@ -23,6 +23,8 @@ from dsbench.profiles.curve import Curve, FloatArray, round_up
 from dsbench.profiles.holdout import choose_holdout
 
 Phase = Literal["verify", "draft"]
+# kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter
+Raw = Literal["pass", "step", "plain", "plain step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class CostSample:
     rows: int
     context: int
     seconds: float
-    phase: Phase
+    phase: Phase | Raw
     pass_index: int
 
 

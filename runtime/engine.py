@@ -8,6 +8,7 @@ as captured graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, standing_of
 from dsbench.runtime.executor import Executed, Executor
 from dsbench.runtime.finish import extend
-from dsbench.runtime.graphs import make_executor
+from dsbench.runtime.graphs import make_executor, make_models
 from dsbench.runtime.passes import Round
 from dsbench.runtime.planner import PlanInputs, Planner, VerifyPlan
 from dsbench.runtime.prefill import prefill
@@ -39,7 +40,8 @@ class Engine:
     """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together, `longest` what
     one of them may; None: the target's context.
 
-    An `executor` of another engine, closed before, may be used again by an arm with the same drafter, depth and rule.
+    An `executor` of another engine, closed before, may be used again by an arm with the same drafter, depth and rule;
+    then its pool is what there is.
     """
 
     def __init__(
@@ -50,17 +52,18 @@ class Engine:
         planner: Planner,
         config: EngineConfig,
         *,
-        tokens: int,
         eos: frozenset[int],
+        tokens: int = 0,
         decode: Callable[[Sequence[int]], str] | None = None,
         executor: Executor | None = None,
         longest: int | None = None,
     ) -> None:
         self.target, self.drafter, self.arm, self.planner, self.config = target, drafter, arm, planner, config
         self.eos, self.decode = eos, decode
-        self.executor = executor or make_executor(
-            target, drafter, config, tokens, longest or target.shape.context, arm.depth(drafter.block)
-        )
+        if executor is None:
+            models = make_models(target, drafter, config, tokens, longest or target.shape.context)
+            executor = make_executor(models, config, arm.depth(drafter.block))
+        self.executor = executor
         self.pool = self.executor.models.pool
         self.timer, self._compiles = PhaseTimer(target.device), compile_count()
         self.running: list[Request] = []
@@ -202,7 +205,7 @@ class Engine:
         self, begin: float, requests: Sequence[Request], done: Executed, plan: VerifyPlan, inputs: PlanInputs,
         delivered: list[int], context: int, compiles: int,
     ) -> StepRecord:  # fmt: skip
-        phases = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
+        phases: Any = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
         seconds, outside = self.planner.predict(StepShape(len(requests), done.rows, context))
         record = StepRecord(
             step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=done.rows,

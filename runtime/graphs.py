@@ -144,7 +144,7 @@ class Graphs:
             return self.eager.draft(now, depth)
         self.slots.load(now)
         if self.depth:
-            self.draft_graphs[_next(self.tiers.requests, now.requests)]()
+            self.draft_graphs[next_tier(self.tiers.requests, now.requests)]()
         if now.script is not None:
             self.slots.follow(now.script)
         return self.slots.draft(now.requests, self.depth)
@@ -158,15 +158,15 @@ class Graphs:
         if not fits:
             self.misses += 1
             return self.eager.verify(now, draft, window, verified, phase)
-        tier = _next(self.tiers.rows, rows)
+        tier = next_tier(self.tiers.rows, rows)
         with phase("verify"):
             self.verify_graphs[tier]()
         return Executed(verdict=self.slots.verdict(n), rows=rows, tier=tier)
 
-    def passes_of(self, requests: int, rows: int) -> tuple[Run | None, Run]:
-        """The draft and the verify pass of a round of this size, to run again over what the slots hold."""
-        drafting = self.draft_graphs[_next(self.tiers.requests, requests)] if self.depth else None
-        return drafting, self.verify_graphs[_next(self.tiers.rows, rows)]
+    def passes_of(self, requests: int, rows: int) -> tuple[Run, Run]:
+        """The draft (if there is a depth) and the verify pass of a round of this size, to run again over the slots."""
+        draft: Run = self.draft_graphs[next_tier(self.tiers.requests, requests)] if self.depth else lambda: None
+        return draft, self.verify_graphs[next_tier(self.tiers.rows, rows)]
 
     def _fits(self, now: Round) -> bool:
         taken = self.models.rule == "coupled" and (now.sampling.plain or not self.plain)
@@ -203,17 +203,20 @@ class Graphs:
         return run
 
 
-def _next(tiers: tuple[int, ...], size: int) -> int:
+def next_tier(tiers: tuple[int, ...], size: int) -> int:
     return next(t for t in tiers if t >= size)
 
 
-def make_executor(
-    target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int, depth: int
-) -> Executor:
-    """A pool of `tokens`, at most `longest` a request, and what runs on it: eager, or graphs where the config asks.
+def make_executor(models: Models, config: EngineConfig, depth: int) -> Executor:
+    """What runs on the models' pool: eager, or graphs where the config asks. Attention's grid follows from the pool."""
+    if not config.graphs:
+        return Eager(models)
+    tiers, capture = Tiers.ladder(config.graphs, depth), capture_on(models.target.device)
+    return Graphs(models, tiers, depth, capture, truncates=config.truncates)
 
-    Attention's captured grid follows from `longest`.
-    """
+
+def make_models(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:
+    """Target and drafter over a pool of `tokens`, at most `longest` a request."""
     shape = target.shape
     layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
     pages, table = -(-tokens // config.page), -(-(longest + drafter.block + 1) // config.page)
@@ -221,11 +224,7 @@ def make_executor(
         PoolShape(layers=layers, page=config.page, pages=pages, table=table), target.device, target.dtype,
         shuffle_seed=config.page_seed,
     )  # fmt: skip
-    models = Models(target=target, drafter=drafter, pool=pool, rule=config.rule)
-    if not config.graphs:
-        return Eager(models)
-    tiers, capture = Tiers.ladder(config.graphs, depth), capture_on(target.device)
-    return Graphs(models, tiers, depth, capture, truncates=config.truncates)
+    return Models(target=target, drafter=drafter, pool=pool, rule=config.rule)
 
 
 def capture_on(device: torch.device) -> Capture:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from dsbench.errors import UsageError
-from dsbench.runtime.engine import Engine
-from dsbench.runtime.records import StepRecord
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 
 
+class Loop(Protocol):
+    """What runs requests round by round: the engine that waits for each, or the overlapped one."""
+
+    config: EngineConfig
+    steps: list[StepRecord]
+    finished: list[RequestRecord]
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]: ...
+
+    @property
+    def running(self) -> Sequence[Request]: ...
+
+    def admit(self, requests: Sequence[Request]) -> list[Request]: ...
+
+    def step(self) -> StepRecord | None: ...
+
+    def close(self) -> None: ...
+
+
 def run_closed_loop(
-    engine: Engine,
+    engine: Loop,
     queue: Sequence[Request],
     *,
     concurrency: int,
@@ -35,7 +56,7 @@ def run_closed_loop(
             waiting = refused + waiting[room:]
         if engine.running:
             record = engine.step()
-            if on_step is not None:
+            if on_step is not None and record is not None:
                 on_step(record)
         open_ids -= {r.request for r in engine.finished[seen:]}
         seen = len(engine.finished)

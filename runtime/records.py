@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One decode step. Seconds are wall-clock of the host, each phase closed by a device synchronisation."""
+    """One decode step. Seconds are wall-clock of the host, each phase closed by a device synchronisation.
+
+    Where rounds overlap they are the device's instead: phases between events, `seconds` from the end of the round
+    before to the end of this one.
+    """
 
     step: int
     start: float  # seconds since the engine was made
@@ -32,6 +36,10 @@ class StepRecord:
     priors: int  # requests whose budget came from a prior
     extrapolated: bool  # the plan's shape lay outside the cost table's box
     flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed
+    zombies: int = 0  # rows of requests that had ended, unknown to the host
+    prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
+    idle_seconds: float = 0.0  # of the device before the round's first work
+    host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

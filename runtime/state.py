@@ -42,6 +42,7 @@ class StatePool:
             random.Random(shuffle_seed).shuffle(self._free)
         self._owned: dict[int, list[int]] = {}
         self._reserved: dict[int, int] = {}
+        self._promised = 0  # pages that owners may still ask for
 
     @property
     def bytes(self) -> int:
@@ -61,10 +62,10 @@ class StatePool:
             raise EnvironmentRefused(
                 f"a request of {tokens} tokens exceeds the {self.shape.table * self.shape.page} slots"
             )
-        promised = sum(self._reserved[o] - len(self._owned[o]) for o in self._owned)
-        if need > len(self._free) - promised:
+        if need > len(self._free) - self._promised:
             return False
         self._owned[owner], self._reserved[owner] = [], need
+        self._promised += need
         return True
 
     def grow(self, owner: int, tokens: int) -> None:
@@ -73,16 +74,23 @@ class StatePool:
         while len(owned) < self.pages_for(tokens):
             assert len(owned) < self._reserved[owner], f"owner {owner} grows past its promise to {tokens} tokens"
             owned.append(self._free.pop())
+            self._promised -= 1
 
     def truncate(self, owner: int, tokens: int) -> None:
         """Gives back the pages past the first `tokens` slots."""
         owned = self._owned[owner]
         while len(owned) > self.pages_for(tokens):
             self._free.append(owned.pop())
+            self._promised += 1
 
     def release(self, owner: int) -> None:
         self.truncate(owner, 0)
+        self._promised -= self._reserved[owner]
         del self._owned[owner], self._reserved[owner]
+
+    def pages_of(self, owner: int) -> list[int]:
+        """The owner's pages in order."""
+        return self._owned[owner]
 
     def table(self, owners: list[int]) -> Tensor:
         """Page table [R, longest] int32; unused entries name the page that is nobody's."""
@@ -116,5 +124,6 @@ class StatePool:
         assert everyone == list(range(self.shape.pages)), (
             f"{len(owned)} owned + {len(self._free)} free pages are not the {self.shape.pages} of the pool"
         )
+        assert self._promised == sum(self._reserved.values()) - len(owned), "promises do not add up"
         for owner, pages in self._owned.items():
             assert len(pages) <= self._reserved[owner], f"owner {owner}: {len(pages)} pages > {self._reserved[owner]}"

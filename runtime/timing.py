@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -34,3 +35,25 @@ class PhaseTimer:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self.seconds[name] += time.perf_counter() - begin
+
+
+Stamp = Any  # a CUDA event, or seconds
+
+
+def stamp(device: torch.device) -> Stamp:
+    """Now, in the order of the device's work."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    make: Any = torch.cuda.Event
+    event = make(enable_timing=True)
+    event.record()
+    return event
+
+
+def passed(mark: Stamp) -> bool:
+    return isinstance(mark, float) or bool(mark.query())
+
+
+def between(first: Stamp, last: Stamp) -> float:
+    """Seconds between two stamps that have passed."""
+    return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3

@@ -74,24 +74,24 @@ def test_graphs_that_truncate_write_the_eager_text(mode):
 
 def test_alternating_tiers_changes_nothing_and_compiles_nothing():
     """Random windows: every width of every request, tiers in random order, requests coming and going."""
-    wanted = make_requests(300, temperature=0.8, max_tokens=20)
+    wanted = make_requests(1300, temperature=0.8, max_tokens=20)
     plain = engine_of("none", 16, 0)
     run_closed_loop(plain, wanted, concurrency=16)
     dice = random.Random(0)
     windows = {(r.id, n): dice.choice([0, 0, 1, 2, 3, 4]) for r in wanted for n in range(1, 40)}
-    requests, steps = make_requests(300, temperature=0.8, max_tokens=20), []
+    requests, steps = make_requests(1300, temperature=0.8, max_tokens=20), []
     first = engine_of("compact", 16, 16, replay=windows)
     before = compile_count().total
     run_closed_loop(first, requests, concurrency=16, on_step=steps.append)
     assert [r.output for r in requests] == [r.output for r in wanted]
     assert compile_count().total == before and sum(s.compiles + s.misses for s in steps) == 0
-    assert len({s.tier for s in steps}) > 5 and len(steps) > 200
+    assert len({s.tier for s in steps}) > 5 and len(steps) >= 1000
     first.close()
     again = make_requests(300, temperature=0.8, max_tokens=20)
     for _ in range(3):
         engine = engine_of("static", dice.choice([1, 3, 16]), 16, executor=first.executor)
         run_closed_loop(engine, again, concurrency=dice.choice([1, 3, 16]))
-        assert [r.output for r in again] == [r.output for r in wanted]
+        assert [r.output for r in again] == [r.output for r in wanted[:300]]
         engine.close()
         again = make_requests(300, temperature=0.8, max_tokens=20)
 

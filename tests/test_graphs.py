@@ -158,7 +158,7 @@ def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
     target = tiny_target()
     drafters = {"none": NoDrafter(target.device), "dspark": tiny_drafter(target)}
     deployment = SimpleNamespace(
-        target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None, graphs=True,
+        target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None, graphs=True, overlap=False,
         drafter_of=lambda arm: drafters[arm.drafter],
     )  # fmt: skip
     engines, executors = Engines(deployment, requests=3), []

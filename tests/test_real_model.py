@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dsbench.engines import Engines
 from dsbench.generate import build_requests, run_requests
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve
@@ -77,7 +78,7 @@ def test_greedy_tokens_equal_transformers_on_16_prompts(deployment, reference):
     ]  # fmt: skip
     for index, request in enumerate(requests):
         request.id = index
-    run_requests(deployment, parse_arm("none"), EngineConfig(), None, requests, 16)
+    run_requests(Engines(deployment), parse_arm("none"), EngineConfig(), None, requests, 16)
     for request in requests:
         made = reference.generate(
             torch.tensor([request.prompt_ids]), max_new_tokens=64, do_sample=False, pad_token_id=2, eos_token_id=2
@@ -116,7 +117,7 @@ def test_every_arm_writes_the_same_text(deployment, temperature):
         ]  # fmt: skip
         for index, request in enumerate(requests):
             request.id = index
-        run_requests(deployment, parse_arm(mode), EngineConfig(), a_table(), requests, batch)
+        run_requests(Engines(deployment), parse_arm(mode), EngineConfig(), a_table(), requests, batch)
         return [r.output for r in requests]
 
     wanted = run("none", 8)
@@ -127,7 +128,7 @@ def test_every_arm_writes_the_same_text(deployment, temperature):
 def test_the_shipped_drafter_fits_and_helps(deployment):
     sampling = {"max_tokens": 32, "temperature": 0.0}
     requests = build_requests(deployment, "math", limit=8, seed=3, sampling=sampling, home=deployment.home)
-    engine = run_requests(deployment, parse_arm("static"), EngineConfig(), None, requests, 8)
+    engine = run_requests(Engines(deployment), parse_arm("static"), EngineConfig(), None, requests, 8)
     tau = sum(r.delivered for r in engine.rounds) / len(engine.rounds)
     assert tau > 1.8, f"accepted length {tau:.2f}"
 

@@ -12,18 +12,24 @@ from attention_tools import check_alike
 from dsbench.kernels import (
     attention_triton,
     draft_head_triton,
+    fused_tiles,
+    fused_triton,
     judge_triton,
     linear_triton,
     noise_triton,
     pack_triton,
+    plan_triton,
     truncate_triton,
 )
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
 from dsbench.kernels.draft_stats import coupled_stats_reference
+from dsbench.kernels.inputs import in_dtype
+from dsbench.kernels.inputs_step import plan_inputs
 from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.pack import pack_reference
 from dsbench.kernels.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel_from_bits, gumbel_noise
+from dsbench.kernels.plan import plan_reference
 from dsbench.kernels.registry import registry
 from dsbench.kernels.truncate import kept_logits, truncate_reference
 from dsbench.runtime.drafters.heads import head_shapes, token_width
@@ -321,6 +327,40 @@ def test_swiglu_in_half_precision_rounds_as_plain_torch():
     close_in_half_precision(op.cuda(**inputs), op.reference(**inputs))
 
 
+FUSED = {
+    "normed_qkv": (70, 48, 2, 1, 16, 16, False, False),
+    "normed_swiglu": (70, 130, 40),
+    "product_add": (70, 130, 40),
+    "small_product": (70, 130, 40),
+}
+
+
+@pytest.mark.parametrize("processors", [1, 1000], ids=["large", "small"])
+@pytest.mark.parametrize("name", list(FUSED))
+def test_fused_products_in_half_precision_round_as_plain_torch(name, processors, monkeypatch):
+    """A sum next to a rounding edge is a step off, and what is multiplied or added after that some more."""
+    monkeypatch.setattr(fused_tiles, "MULTIPROCESSORS", processors)
+    inputs = OPS[name].make_inputs(torch.Generator().manual_seed(2), FUSED[name])
+    inputs = in_dtype(inputs, torch.float16)
+    made, wanted = OPS[name].cuda(**inputs), OPS[name].reference(**inputs)
+    torch.testing.assert_close(made, wanted, atol=6e-3, rtol=2**-8)
+    assert (made != wanted).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("tile", [(1, 4, 1), (16, 16, 4), (64, 32, 1)], ids=str)
+def test_a_row_of_a_fused_product_knows_no_other_row(tile, monkeypatch):
+    rows, outputs, parts = tile
+    fixed = fused_tiles.Tile(rows=rows, outputs=outputs, inner=32, parts=parts, warps=4, stages=2)
+    monkeypatch.setattr(fused_triton, "tile_for", lambda *_, **__: fixed)
+    x = OPS["product_add"].make_inputs(torch.Generator().manual_seed(2), (2 * rows, 70, 40))
+    whole = fused_triton.product_add(**x)
+    torn = x | {"a": x["a"].clone()}
+    torn["a"][::2] = float("nan")
+    few = x | {n: x[n][: rows + 3] for n in ("a", "x")}
+    for part, one, two in zip(whole, fused_triton.product_add(**torn), fused_triton.product_add(**few), strict=True):
+        assert torch.equal(one[1::2], part[1::2]) and torch.equal(two, part[: rows + 3])
+
+
 @pytest.mark.parametrize("gains", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("shape", [(9, 3, 64, 16), (32, 8, 128, 16), (0, 3, 64, 8), (5, 1, 10, 3)], ids=str)
@@ -377,6 +417,28 @@ def test_packed_rows_are_those_of_plain_torch(requests, block, rows):
             context, torch.randint(0, 50, (requests, 8), generator=generator).int()[:, :6], torch.tensor([live]),
         )  # fmt: skip
         for one, two in zip(pack_triton.pack(*inputs, rows, 8), pack_reference(*inputs, rows, 8), strict=True):
+            assert one.dtype == two.dtype and torch.equal(one, two)
+
+
+@pytest.mark.parametrize("block", [0, 1, 4, 7, 8])
+def test_plans_are_those_of_plain_torch(block):
+    """Bit for bit. Few logits, so that survivals tie at every place; every kind of budget; no draft may be allowed."""
+    generator = torch.Generator().manual_seed(block)
+
+    def whole(most):
+        return int(torch.randint(0, most + 1, (), generator=generator))
+
+    for turn in range(12):
+        requests = 2 + whole(45)
+        live = 1 + whole(requests - 2)
+        x = plan_inputs(generator, (requests, live, block, live + whole(live * block + 4), 8, whole(live * block + 3)))
+        if turn % 2:
+            x["confidence"] = x["confidence"].clamp(0, 1).round()
+            x["scale"], x["offset"] = x["scale"].fill_(1.0), x["offset"].zero_()
+        if turn % 5 == 4:
+            x["limits"].clamp_(max=0)
+        (*made, packed), (*wanted, rows) = plan_triton.plan(**x), plan_reference(**x)
+        for one, two in zip((*made, *packed), (*wanted, *rows), strict=True):
             assert one.dtype == two.dtype and torch.equal(one, two)
 
 

@@ -7,11 +7,14 @@ Shapes: R requests, G block, D hidden, V' draft vocabulary, r head rank.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.draft_head import Head
+from dsbench.kernels.fused import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -26,6 +29,7 @@ from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget, attend, layer_weights
+from dsbench.runtime.targets.fused import fused_layer, runs_fused
 
 
 class DSparkDrafter:
@@ -34,7 +38,7 @@ class DSparkDrafter:
     def __init__(self, shape: DrafterShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
         check_against_target(shape, target.shape, target.digest)
         self.shape, self.digest, self.block, self.taps = shape, digest, shape.block, shape.taps
-        self.first_layer = target.shape.layers
+        self.first_layer, self.exact = target.shape.layers, target.exact
         self.layers = [layer_weights(shape.layer, weights, f"layers.{i}.") for i in range(shape.layer.layers)]
         self.fc = Projection(weights["fc.weight"])
         self.hidden_norm, self.norm = weights["hidden_norm.weight"], weights["norm.weight"]
@@ -62,6 +66,7 @@ class DSparkDrafter:
         self.events_free = event_head(weights, "confidence_free_events")
         positions = target.cos.shape[0]
         self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
+        settle(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         return ((self.shape.layer.kv_heads, self.shape.layer.head_width),) * self.shape.layer.layers
@@ -81,18 +86,29 @@ class DSparkDrafter:
             ids=positions, positions=positions, cu_rows=cu_rows, context=start.int(), pages=table, request=index,
             most_rows=block,
         )  # fmt: skip  # ids unused
-        slots, turns, eps = pool.slots(batch), (self.cos, self.sin), self.shape.layer.norm_eps
         x = self.mask.expand(requests, block, -1).clone()
         x[:, 0] = self.embedding[anchor]
-        x, h = add_norm(x.reshape(requests * block, -1), None, self.norms[0], eps)
+        return self._states(x.reshape(requests * block, -1), batch, pool).view(requests, block, -1)
+
+    def _states(self, x: Tensor, batch: Batch, pool: StatePool) -> Tensor:
+        """Normed states [M, D] after the last layer, of rows that come in as x [M, D]."""
+        shape, slots, turns = self.shape.layer, pool.slots(batch), (self.cos, self.sin)
+        kept = [pool.layer(self.first_layer + i) for i in range(shape.layers)]
+        sight: list[dict[str, Any]] = [
+            {"causal": self.shape.causal_in(i), "window": self.shape.window_of(i)} for i in range(shape.layers)
+        ]
+        if runs_fused(shape, len(x), x, exact=self.exact):
+            stream = embed(None, x, self.norms[0])
+            for i, layer in enumerate(self.layers):
+                gain = self.norms[i + 1]
+                stream = fused_layer(layer, shape, stream, turns, batch, slots, kept[i], gain, **sight[i])
+            return add_norm(stream.x, None, self.norm, shape.norm_eps)[1]
+        x, h = add_norm(x, None, self.norms[0], shape.norm_eps)
         for i, layer in enumerate(self.layers):
-            mixed = attend(
-                layer, self.shape.layer, h, turns, batch, slots, pool.layer(self.first_layer + i),
-                causal=self.shape.causal_in(i), window=self.shape.window_of(i),
-            )  # fmt: skip
-            x, h = add_norm(x, mixed, layer.mlp_norm, eps)
-            x, h = add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norms[i + 1], eps)
-        return h.view(requests, block, -1)
+            mixed = attend(layer, shape, h, turns, batch, slots, kept[i], **sight[i])
+            x, h = add_norm(x, mixed, layer.mlp_norm, shape.norm_eps)
+            x, h = add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norms[i + 1], shape.norm_eps)
+        return h
 
     def draw(
         self, hidden: Tensor, free: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dsbench.kernels.fused import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -25,6 +26,7 @@ from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend, layer_weights
+from dsbench.runtime.targets.fused import fused_layer, runs_fused
 
 
 class MtpDrafter:
@@ -38,7 +40,7 @@ class MtpDrafter:
         check_mtp_against_target(shape, target.shape, target.digest)
         self.shape, self.digest, self.block = shape, digest, shape.block
         self.taps: tuple[int, ...] = (target.shape.layers - 1,)
-        self.first_layer = target.shape.layers
+        self.first_layer, self.exact = target.shape.layers, target.exact
         self.layer = layer_weights(shape.layer, weights, "layers.0.")
         self.context_kv = self.layer.qkv.rows(shape.layer.heads * shape.layer.head_width)
         self.fc = Projection(weights["fc.weight"])
@@ -53,6 +55,7 @@ class MtpDrafter:
         self.cos, self.sin = rotary_table(
             target.shape.context + MARGIN, shape.layer.head_width, shape.layer.rope_theta, target.device
         )
+        settle(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         layer = self.shape.layer
@@ -102,10 +105,14 @@ class MtpDrafter:
         """
         layer, shape, eps = self.layer, self.shape.layer, self.shape.layer.norm_eps
         batch = _one_row_each(tokens, positions, table)
-        x, h = add_norm(self._inputs(tokens, previous), None, layer.input_norm, eps)
-        mixed = attend(
-            layer, shape, h, (self.cos, self.sin), batch, pool.slots(batch), pool.layer(self.first_layer), causal=True
-        )
+        turns, slots, kept = (self.cos, self.sin), pool.slots(batch), pool.layer(self.first_layer)
+        x = self._inputs(tokens, previous)
+        if runs_fused(shape, len(x), x, exact=self.exact):
+            stream = embed(None, x, layer.input_norm)
+            stream = fused_layer(layer, shape, stream, turns, batch, slots, kept, self.norm, causal=True)
+            return add_norm(stream.x, None, self.norm, eps)[1]
+        x, h = add_norm(x, None, layer.input_norm, eps)
+        mixed = attend(layer, shape, h, turns, batch, slots, kept, causal=True)
         x, h = add_norm(x, mixed, layer.mlp_norm, eps)
         return add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norm, eps)[1]
 
@@ -118,8 +125,9 @@ class MtpDrafter:
         """
         slots, eps = pool.slots(batch), self.shape.layer.norm_eps
         _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)
-        previous = hidden.roll(1, dims=0)
-        previous[batch.cu_rows[:-1].long()] = self._kept(batch.context.long() - 1, batch.pages, pool)
+        kept = self._kept(batch.context.long() - 1, batch.pages, pool)
+        first_row = batch.positions == batch.context.long()[batch.request]  # a request may have none
+        previous = torch.where(first_row[:, None], kept[batch.request], hidden.roll(1, dims=0))
         _, x = add_norm(self._inputs(batch.ids, previous), None, self.layer.input_norm, eps)
         rotate_and_store(
             self.context_kv(x), self.cos, self.sin, batch.positions, slots, *pool.layer(self.first_layer),

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from dsbench.errors import UsageError
 from dsbench.kernels.attention import paged_attention
+from dsbench.kernels.fused import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
 from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
+from dsbench.runtime.targets.fused import fused_layer, runs_fused
 from dsbench.runtime.targets.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class DenseTarget:
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
         self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
+        settle(self.device)
 
     def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].
@@ -65,6 +68,15 @@ class DenseTarget:
         Writes the rows' keys and values into the pool at their positions; a tap is the residual stream after a layer,
         and the tap one past the last layer is the output of the final norm.
         """
+        fused = runs_fused(self.shape, batch.rows, self.norm, exact=self.exact)
+        h, tapped = (self._fused if fused else self._plain)(batch, pool, taps)
+        if len(self.layers) in taps:
+            tapped.append(h)
+        logits = self.unembed(h if batch.logit_rows is None else h[batch.logit_rows])
+        return logits, torch.cat(tapped, dim=-1) if tapped else h.new_empty(h.shape[0], 0)
+
+    def _plain(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
+        """Normed states [M, D] after the last layer, and the tapped ones before."""
         slots, turns, eps = pool.slots(batch), (self.cos, self.sin), self.shape.norm_eps
         x, h = add_norm(self.embedding[batch.ids], None, self.norms[0], eps)
         tapped: list[Tensor] = []
@@ -74,10 +86,19 @@ class DenseTarget:
             x, h = add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norms[index + 1], eps)
             if index in taps:
                 tapped.append(x)
-        if len(self.layers) in taps:
-            tapped.append(h)
-        logits = self.unembed(h if batch.logit_rows is None else h[batch.logit_rows])
-        return logits, torch.cat(tapped, dim=-1) if tapped else x.new_empty(x.shape[0], 0)
+        return h, tapped
+
+    def _fused(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
+        """As `_plain`, but for rounding."""
+        slots, turns = pool.slots(batch), (self.cos, self.sin)
+        stream, tapped = embed(batch.ids, self.embedding, self.norms[0]), list[Tensor]()
+        for index, layer in enumerate(self.layers):
+            stream = fused_layer(
+                layer, self.shape, stream, turns, batch, slots, pool.layer(index), self.norms[index + 1], causal=True
+            )
+            if index in taps:
+                tapped.append(stream.x)
+        return add_norm(stream.x, None, self.norm, self.shape.norm_eps)[1], tapped
 
 
 def attend(

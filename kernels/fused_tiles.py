@@ -1,0 +1,86 @@
+"""Which passes run on fused products, and the tile of rows by outputs of each. No torch, no triton.
+
+All thresholds and tile sizes to tune stand here. The bits of a row follow from its tile, hence from M and the shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NARROW, NARROW_ROWS = 1024, 256  # hidden sizes up to this: fused up to so many rows
+WIDE_ROWS = 0  # rows up to which wider models are fused
+SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so many weights is not the library's
+WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
+MULTIPROCESSORS = 132
+ROWS, OUTPUTS = (128, 64, 32, 16), (64, 32, 16)  # of a tile
+ALONE = 1  # rows up to which each has programs of its own, which read the weights again
+ONE = (16, 8, 4, 2)  # outputs of a program for one row
+FILL, WIDE_FILL = 100, 200  # programs that its product should have; one of SMALL_WEIGHTS
+CHUNK = 2048  # weights of an output that are in flight at once, of one row
+SPAN = 2048  # weights of an output that come to the L2 cache before the wait, of more rows
+PARTS = 4  # slices of K of a tile below 64 rows: one a warp
+SHARED = 98_304  # bytes of shared memory for a program's stages, so that two programs fit
+STAGES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """BM rows by BN outputs, BK of K at a time in each of `parts` slices."""
+
+    rows: int
+    outputs: int
+    inner: int
+    parts: int
+    warps: int
+    stages: int
+
+
+def fuses(hidden: int, rows: int) -> bool:
+    """Whether a pass of so many rows of a model of this width is run by fused kernels."""
+    return 0 < rows <= (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS)
+
+
+def is_small(rows: int, weights: int) -> bool:
+    """Whether a product alone is the fused kernels' rather than the library's."""
+    return 0 < rows <= SMALL_ROWS and SMALL_WEIGHTS <= weights < 2**31  # offsets are 32-bit
+
+
+def turns_in_product(hidden: int, *, normed: bool) -> bool:
+    """Whether the qkv product turns its own heads. Heads that are normed first are whole in a tile, and few tiles."""
+    return hidden <= WHOLE_HEADS or not normed
+
+
+def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0, size: int = 2) -> Tile:
+    """The tile of a product of `rows` x `inner` by `inner` x `outputs`, of numbers of `size` bytes.
+
+    `whole`: outputs that must lie in one tile.
+    """
+    if rows <= ALONE and not whole:
+        return _of_one(rows, outputs, inner)
+    sizes = [(m, n) for m in ROWS if m < 2 * max(rows, 16) for n in ((whole,) if whole else OUTPUTS)]
+    m, n = min(sizes, key=lambda size: _reads(rows, outputs, *size))
+    parts = PARTS if m < 64 else 1
+    depth = 32 if parts > 1 else 64
+    turns, stage = -(-inner // (parts * depth)), (m + n) * parts * depth * size
+    stages = max(2, min(turns + 1, STAGES, 1 + SHARED // stage))
+    return Tile(rows=m, outputs=n, inner=depth, parts=parts, warps=8 if m * n >= 8192 else 4, stages=stages)
+
+
+def _reads(rows: int, outputs: int, m: int, n: int) -> int:
+    """What the busiest multiprocessor reads, in rows of K numbers: such products wait for the L2 cache."""
+    programs = -(-rows // m) * -(-outputs // n)
+    return -(-programs // MULTIPROCESSORS) * (m + n)
+
+
+def _of_one(rows: int, outputs: int, inner: int) -> Tile:
+    """64 weights a thread at most, eight of them side by side: they and their products stay in registers."""
+    fill = (FILL if outputs * inner < SMALL_WEIGHTS else WIDE_FILL) // rows
+    depth = max(32, min(CHUNK, _power(inner)))
+    wide = next((n for n in ONE if outputs >= n * fill and n * depth <= 16_384), ONE[-1])
+    warps = max(1, min(8, max(depth // 256, wide * depth // 2048)))
+    return Tile(rows=1, outputs=wide, inner=depth, parts=1, warps=warps, stages=1)
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, n - 1).bit_length()

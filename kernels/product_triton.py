@@ -1,0 +1,117 @@
+"""The core of the fused products: a tile of rows by outputs, all of K in one order, so that a tile fixes the bits.
+
+How a program works follows from its tile (fused_tiles.py): one row is multiplied and summed in fp32, every weight of
+its outputs in flight before the program waits for the kernels before; of few rows warps take slices of K each
+(mma.sync), of many they take rows (wgmma). Weights come to the L2 cache before the wait there.
+Imported only where a CUDA device runs it. `o_` offsets, `b_` block of values, `p_` pointers.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsbench.kernels.pdl import enter, wait
+
+
+@triton.jit
+def _fetch(p_w, o_w, K: tl.constexpr, SPAN: tl.constexpr):
+    """Asks for the first SPAN weights of rows o_w [BN] to come to the L2 cache, 64 bytes each time."""
+    o_k = tl.minimum(tl.arange(0, SPAN // 32) * 32, K - 1)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [p_w + o_w[:, None] * K + o_k[None, :]],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def begin(
+    p_a, p_w, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr
+):
+    """Weights on their way, then waits. Of one row the first weights [BN, BK] and numbers [BK]."""
+    enter(PDL)
+    b_w, b_a = 0, 0
+    if BM == 1:
+        o_k = tl.arange(0, BK)
+        b_w = tl.load(
+            p_w + o_w[:, None] * K + o_k[None, :], mask=b_held[:, None] & (o_k < K)[None, :], other=0.0
+        )  # fmt: skip
+        wait(PDL)
+        b_a = tl.load(p_a + tl.program_id(0) * K + o_k, mask=o_k < K, other=0.0)
+    else:
+        if PDL > 0 and FETCH > 0:
+            _fetch(p_w, tl.where(b_held, o_w, 0), K, FETCH)
+        wait(PDL)
+    return b_w, b_a
+
+
+@triton.jit
+def _one_row(b_w, b_a, p_a, p_w, o_w, b_held, K: tl.constexpr, BK: tl.constexpr):
+    """[1, BN]: a [K] times weight rows o_w [BN], whose first parts are there."""
+    o_k = tl.arange(0, BK)
+    p_w += o_w[:, None] * K + o_k[None, :]
+    b_y = b_w.to(tl.float32) * b_a.to(tl.float32)[None, :]
+    for o in tl.range(BK, K, BK, num_stages=3):
+        b_w = tl.load(p_w + o, mask=b_held[:, None] & (o_k < K - o)[None, :], other=0.0)
+        b_a = tl.load(p_a + o + o_k, mask=o_k < K - o, other=0.0)
+        b_y += b_w.to(tl.float32) * b_a.to(tl.float32)[None, :]
+    return tl.sum(b_y, 1)[None, :]
+
+
+@triton.jit
+def _few_rows(
+    p_a, p_w, o_m, b_there, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """[BM, BN]: a's rows o_m times weight rows o_w; each of PARTS slices of K is a chain of its own."""
+    o_k = tl.arange(0, PARTS)[:, None, None] * BK + tl.arange(0, BK)[None, None, :]
+    p_a += o_m[None, :, None] * K + o_k
+    p_w += o_w[None, :, None] * K + o_k
+    b_y = tl.zeros((PARTS, BM, BN), tl.float32)
+    for o in tl.range(0, K, PARTS * BK):
+        inside = o_k < K - o
+        b_a = tl.load(p_a + o, mask=b_there[None, :, None] & inside, other=0.0)
+        b_w = tl.load(p_w + o, mask=b_held[None, :, None] & inside, other=0.0)
+        b_y = tl.dot(b_a, tl.permute(b_w, (0, 2, 1)), b_y, input_precision="ieee")
+    return tl.sum(b_y, 0)
+
+
+@triton.jit
+def _many_rows(
+    p_a, p_w, o_m, b_there, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """[BM, BN]: as `_few_rows`, in one chain."""
+    o_k = tl.arange(0, BK)
+    p_a += o_m[:, None] * K + o_k[None, :]
+    p_w += o_w[:, None] * K + o_k[None, :]
+    b_y = tl.zeros((BM, BN), tl.float32)
+    for o in tl.range(0, K, BK):
+        inside = (o_k < K - o)[None, :]
+        b_a = tl.load(p_a + o, mask=b_there[:, None] & inside, other=0.0)
+        b_w = tl.load(p_w + o, mask=b_held[:, None] & inside, other=0.0)
+        b_y = tl.dot(b_a, tl.trans(b_w), b_y, input_precision="ieee")
+    return b_y
+
+
+@triton.jit
+def product(
+    b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """[BM, BN] fp32: rows o_m (below m) of a [m, K] times rows o_w (where held) of a weight; after `begin`."""
+    if BM == 1:
+        b_y = _one_row(b_w, b_a, p_a + tl.program_id(0) * K, p_w, o_w, b_held, K, BK)
+    elif PARTS > 1:
+        b_y = _few_rows(p_a, p_w, o_m, o_m < m, o_w, b_held, K, BM, BN, BK, PARTS)
+    else:
+        b_y = _many_rows(p_a, p_w, o_m, o_m < m, o_w, b_held, K, BM, BN, BK)
+    return b_y
+
+
+@triton.jit
+def scale(p_squares, o_m, m, eps, K: tl.constexpr, T: tl.constexpr, PADDED: tl.constexpr):
+    """[BM, 1]: one over the root mean square of rows whose squares lie summed in T parts each."""
+    o_t = tl.arange(0, PADDED)
+    mask = (o_m < m)[:, None] & (o_t < T)[None, :]
+    b_squares = tl.load(p_squares + o_m[:, None] * T + o_t[None, :], mask=mask, other=0.0)
+    return tl.rsqrt(tl.sum(b_squares, 1) / K + eps)[:, None]

@@ -1,0 +1,326 @@
+"""The step loop that never waits for the device: it launches a round, then reads what a round some steps ago left.
+
+    launch   prompts that arrived -> seats; budget from confidences that are known; draft, verify (steady.py)
+    settle   tokens and confidences of the round `lag` steps ago -> requests, records; who ended gives up the seat
+
+Windows, packing, acceptance, lengths, EOS and token limits are the device's; only stop strings and cancelled requests
+end here, some steps late. A seat whose request has ended, unknown to the host, runs on as a zombie: one row, nothing
+accepted, pages its own. All that the host writes is ordered with the passes on one stream, so a seat or a page given
+away is never read or written by a round launched before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsbench.errors import UsageError
+from dsbench.kernels.compiles import compile_count
+from dsbench.kernels.judge import UNSEEN
+from dsbench.profiles.cost import StepShape
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.finish import extend
+from dsbench.runtime.planner import Array, Planner, agree, want_tier
+from dsbench.runtime.prompts import Prompts, Sitting
+from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
+from dsbench.runtime.request import Request
+from dsbench.runtime.seats import COUNTS
+from dsbench.runtime.steady import Steady
+from dsbench.runtime.timing import Stamp, between, passed, stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """A round under way: who sits where, what the host chose for it, and where its results will lie."""
+
+    seated: tuple[Sitting, ...]
+    priors: int  # requests whose budget came from a prior
+    tier: int
+    context: int
+    compiles: int
+    host: float  # seconds the launch took
+    whole: Tensor  # counts, tokens, drafts; in pinned memory
+    real: Tensor  # confidence, free, survival
+    stamps: tuple[Stamp, Stamp, Stamp, Stamp]  # begun, prompts done, drafted, done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """What a round left, on the host; of the requests of `seats`: output tokens before it and of it, and who ended."""
+
+    flight: Flight
+    step: int
+    seats: list[int]
+    before: list[int]
+    put_out: list[int]
+    last: list[bool]
+    left: Array  # [n, counts, tokens, drafts]
+    real: Array  # [n, 3, G]
+
+    def count(self, name: str) -> Array:
+        return self.left[:, COUNTS.index(name)]
+
+    def verified(self, arm: Arm, cap: int) -> Array:
+        """Drafts [n] that the target ran."""
+        return self.count("window") if arm.commit == "all" else self.count("limit")
+
+    def records(self, arm: Arm, cap: int, block: int, scripted: bool) -> list[RoundRecord]:
+        """A record for each request whose round counted."""
+        out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
+        drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm, cap).tolist()
+        for seat, before, delivered, last in zip(self.seats, self.before, self.put_out, self.last, strict=True):
+            request = self.flight.seated[seat].request
+            out.append(
+                RoundRecord(
+                    step=self.step, request=request.id, workload=request.workload,
+                    position=len(request.prompt_ids) + before - 1, output_index=before, window=counts["window"][seat],
+                    verified=verified[seat], accepted=min(counts["accepted"][seat], delivered), delivered=delivered,
+                    ceiling=UNSEEN if last else counts["ceiling"][seat],
+                    flips=0 if scripted else counts["flips"][seat], drafts=tuple(drafts[seat]),
+                    logits=tuple(self.real[seat, 0, :cap].tolist()), free_logits=tuple(self.real[seat, 1].tolist()),
+                )
+            )  # fmt: skip
+        return out
+
+
+class Overlapped:
+    """Runs requests in one arm over a `Steady` of its drafter, depth and kind of commit, under the coupled rule.
+
+    Budgets come from confidences `lag` steps old, allocation from the current ones. config.lag: 0 reads every round
+    before the next is launched.
+    """
+
+    def __init__(
+        self, steady: Steady, arm: Arm, planner: Planner, config: EngineConfig, *,
+        decode: Callable[[Sequence[int]], str] | None = None,
+    ) -> None:  # fmt: skip
+        assert arm.policy in ("full", "fixed", "argmax"), "windows that are known without this step's drafts"
+        self.steady, self.seats, self.arm, self.planner, self.config = steady, steady.seats, arm, planner, config
+        self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
+        self.shape, self.block = steady.models.target.shape, steady.models.drafter.block
+        self.eos = frozenset(self.seats.shape.eos)
+        self.cap = min(arm.depth(self.block), self.block)
+        self.prompts = Prompts(steady, planner.relay)
+        self.seated: list[Sitting] = []
+        self.steps: list[StepRecord] = []
+        self.finished: list[RequestRecord] = []
+        self._landed: list[Landed] = []
+        self._flights: deque[Flight] = deque()
+        self._origin, self._compiles, self._done = time.perf_counter(), compile_count(), stamp(self.device)
+        with torch.inference_mode():
+            self.seats.cap.fill_(self.cap)
+            self.seats.reset()
+
+    @property
+    def running(self) -> list[Request]:
+        """Seated ones and those whose prompts wait; some may have ended on the device already."""
+        return [s.request for s in (*self.seated, *self.prompts.waiting) if not s.left]
+
+    @torch.inference_mode()
+    def step(self) -> StepRecord | None:
+        """Launches a round, and settles the one that is due; what it settled last, None while nothing is."""
+        begun = stamp(self.device)
+        self._take_seats()
+        if self.seated:
+            self._flights.append(self._launch(begun))
+        record = None
+        while self._flights and (len(self._flights) > self.config.lag or not self.seated):
+            record = self._settle(self._flights.popleft())
+        return record
+
+    def admit(self, requests: Sequence[Request]) -> list[Request]:
+        """Gives all pages they may need to as many requests as fit, in order; returns those that did not fit.
+
+        Raises UsageError for a prompt that leaves no room for a token.
+        """
+        for count, request in enumerate(requests):
+            size, limit = len(request.prompt_ids), self.shape.context
+            if size >= limit or not size:
+                raise UsageError(
+                    f"prompt {request.name} has {size} tokens, the context is {limit}",
+                    hint="shorten it, or leave it out" if size else "a prompt must not be empty",
+                )
+            need = size + min(request.sampling.max_tokens, limit - size) + self.block + 1
+            if len(self.running) >= self.seats.shape.seats or not self.pool.open(request.id, need):
+                return list(requests[count:])
+            self.pool.grow(request.id, need)
+            self.prompts.waiting.append(Sitting(request=request, admitted=self._now()))
+        return []
+
+    def cancel(self, request: Request) -> None:
+        """Ends it where it is; what is under way for it is dropped when it arrives."""
+        if request.finished:
+            return
+        request.finish_reason = "cancelled"
+        for sitting in [s for s in self.prompts.waiting if s.request is request]:
+            self.prompts.waiting.remove(sitting)
+            self._leave(sitting)
+
+    def close(self) -> None:
+        """Lets go of the requests still running, of their seats and pages."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for sitting in (*self.seated, *self.prompts.waiting):
+            if not sitting.left:
+                self.pool.release(sitting.request.id)
+        self.seated, self.prompts.waiting = [], deque()
+        self._flights.clear()
+        with torch.inference_mode():
+            self.seats.reset()
+
+    def _take_seats(self) -> None:
+        """A chunk of prompts, more while more wait than sit; then holes are filled from the end."""
+        holes = [i for i, sitting in enumerate(self.seated) if sitting.left]
+        while self.prompts.waiting:
+            done, first = self.prompts.run_chunk()
+            at = []
+            for sitting in done:
+                at.append(holes.pop(0) if holes else len(self.seated))
+                self.seated[at[-1] : at[-1] + 1] = [sitting]
+            if done:
+                self.prompts.sit(at, done, first, [self._room(s.request) for s in done])
+            if len(self.prompts.waiting) <= len(self.seated):
+                break
+        for hole in reversed(holes):
+            last = self.seated.pop()
+            if hole < len(self.seated):
+                self.seats.move(len(self.seated), hole)
+                self.seated[hole] = last
+            self.seats.clear(len(self.seated))
+        self.seats.live.fill_(len(self.seated))
+
+    def _launch(self, begun: Stamp) -> Flight:
+        host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
+        ready, context = stamp(self.device), sum(s.request.committed for s in self.seated)
+        budget, unknown = self._budget(context)
+        self.seats.budget.fill_(budget)
+        self.steady.draft(n)
+        drafted = stamp(self.device)
+        every = n * (self.cap + 1)
+        tier = self.steady.verify(every if self.arm.commit == "window" else n + budget)
+        whole, real = (self._copied(x[:n]) for x in (self.seats.whole_left, self.seats.real_left))
+        return Flight(
+            seated=tuple(self.seated), priors=unknown, tier=tier, context=context, whole=whole,
+            real=real, stamps=(begun, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
+            compiles=self._compiles.total - compiled,
+        )  # fmt: skip
+
+    def _budget(self, context: int) -> tuple[int, int]:
+        """Drafts to grant, and for how many requests a prior had to do."""
+        n = len(self.seated)
+        if self.arm.policy != "argmax":
+            return n * self.cap, 0
+        limits = np.array([max(0, min(self.cap, self._room(s.request) - 1)) for s in self.seated], np.int64)
+        prior = self.planner.relay.prior
+        past = [prior(s.request.sampling) if s.survival is None else s.survival for s in self.seated]
+        assert self.planner.table is not None, "an arm that weighs cost has a table"
+        choice = agree([want_tier(np.array(past), limits, self.planner.table, context)])
+        return choice.rows - n, sum(s.survival is None for s in self.seated)
+
+    def _copied(self, x: Tensor) -> Tensor:
+        """A copy on the host, valid once a stamp that follows it has passed."""
+        if x.device.type != "cuda":
+            return x.clone()
+        return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+
+    def _settle(self, flight: Flight) -> StepRecord:
+        """Waits for the round's results, if they are not there, and hands them out."""
+        while not passed(flight.stamps[3]):
+            time.sleep(0)
+        left, real = flight.whole.numpy().copy(), flight.real.numpy().copy()  # pinned memory is for the next rounds
+        counts = dict(zip(COUNTS, left.T.tolist(), strict=False))
+        tokens, now = left[:, len(COUNTS) :][:, : self.block + 1].tolist(), self._now()
+        seats: list[int] = []  # whose rounds count
+        before: list[int] = []
+        put_out: list[int] = []
+        last: list[bool] = []
+        for seat, sitting in enumerate(flight.seated):
+            request = sitting.request
+            if sitting.left or request.finished:
+                continue
+            if not request.output:
+                sitting.first = now
+                self._extend(request, [counts["anchor"][seat]], ended=counts["delivered"][seat] == 0)
+            if request.finished:
+                continue
+            seats.append(seat)
+            before.append(len(request.output))
+            request.rounds += 1
+            mine = tokens[seat][: counts["delivered"][seat]]
+            self._extend(request, mine, ended=counts["ended"][seat] > 0)
+            put_out.append(len(request.output) - before[-1])
+            last.append(request.finished)
+            sitting.survival = real[seat, 2]
+        landed = Landed(
+            flight=flight, step=len(self.steps), seats=seats, before=before, put_out=put_out, last=last, left=left,
+            real=real,
+        )  # fmt: skip
+        record = self._record(landed)
+        if self.config.record_rounds:
+            self._landed.append(landed)
+        for sitting in flight.seated:
+            if sitting.request.finished and not sitting.left:
+                self._leave(sitting)
+        return record
+
+    def _extend(self, request: Request, tokens: list[int], *, ended: bool) -> None:
+        """What the device delivered, whose word on the end holds; a stop string may lie before it."""
+        if request.sampling.stop and self.decode is not None:
+            extend(request, tokens, self.eos, self.decode, self._room(request))
+            return
+        request.output.extend(tokens)
+        if ended:
+            stopped = request.output[-1] in self.eos and not request.sampling.ignore_eos
+            request.finish_reason = "stop" if stopped else "length"
+
+    def _record(self, landed: Landed) -> StepRecord:
+        flight, seats = landed.flight, landed.seats
+        begun, ready, drafted, done = flight.stamps
+        flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
+        rows = len(seats) + int(landed.verified(self.arm, self.cap)[seats].sum())
+        zombies = len(flight.seated) - len(seats)
+        predicted, outside = self.planner.predict(StepShape(len(flight.seated), rows + zombies, flight.context))
+        useful = rows if self.arm.commit == "all" else len(seats) + granted
+        record = StepRecord(
+            step=landed.step, start=self._now(), requests=len(seats), budget=granted, rows=rows,
+            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=sum(landed.put_out),
+            misses=0, compiles=flight.compiles, seconds=between(self._done, done),
+            draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
+            verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0, predicted_seconds=predicted, confidence_age=self.config.lag,
+            priors=flight.priors, extrapolated=outside, flips=0 if self.seats.shape.scripted else flips, zombies=zombies,
+            prefill_seconds=between(begun, ready), idle_seconds=between(self._done, begun), host_seconds=flight.host,
+        )  # fmt: skip
+        self._done = done
+        self.steps.append(record)
+        return record
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """Made when they are asked for: the loop has no time for them."""
+        scripted, block = self.seats.shape.scripted, self.block
+        return [r for landed in self._landed for r in landed.records(self.arm, self.cap, block, scripted)]
+
+    def _leave(self, sitting: Sitting) -> None:
+        """Its pages are free; its seat is a hole until somebody takes it."""
+        request, sitting.left = sitting.request, True
+        self.pool.release(request.id)
+        self.finished.append(
+            RequestRecord(
+                request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
+                prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=sitting.admitted,
+                first_token=sitting.first, finished=self._now(), finish_reason=str(request.finish_reason),
+            )
+        )  # fmt: skip
+
+    def _room(self, request: Request) -> int:
+        return min(request.allowed, self.shape.context - len(request.prompt_ids) - len(request.output))
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._origin

@@ -1,0 +1,215 @@
+"""The passes of a round over seats: all it needs is on the device, and what it leaves is read later, by a copy.
+
+    draft   the seats' blocks, or the trace's drafts in their place           a graph per request tier
+    verify  plan + pack, target, verdict, commit, and what the host reads     a graph per row tier
+    prefill prompt rows of some requests, and the first tokens of those done  a graph per token tier
+
+A replay waits for nobody and asks nobody: windows come from the confidences that the draft left, the budget and the cap
+from two numbers that the host wrote. Rows are those of the first `live` seats; what is left over is nobody's.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from dsbench.kernels.commit import commit
+from dsbench.kernels.pack import Packed
+from dsbench.kernels.plan import plan
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.batch import Batch, pack_padded
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import Draft, Standing
+from dsbench.runtime.graphs import Capture, Run, Tiers, capture_on, next_tier
+from dsbench.runtime.passes import Models, Round, draft_pass, verify_pass
+from dsbench.runtime.sampling import Sampling, coupled_choice
+from dsbench.runtime.seats import Seats, SeatShape
+
+PROMPTS = 16  # requests of a prefill pass at most
+CHUNKS = (32, 128, 512)  # its prompt tokens
+
+
+def make_steady(
+    models: Models, arm: Arm, config: EngineConfig, *, recorded: int, eos: frozenset[int], scripted: bool
+) -> Steady:
+    """The captured passes of an arm for config.graphs requests over the models' pool.
+
+    recorded: tokens of the longest pinned text, 0 where none is; scripted: a trace's drafts are replayed.
+    """
+    depth = arm.depth(models.drafter.block)
+    tiers = Tiers.ladder(config.graphs, depth)
+    shape = SeatShape(
+        seats=tiers.requests[-1], block=models.drafter.block, table=models.pool.shape.table, recorded=recorded,
+        eos=tuple(sorted(eos)), scripted=scripted,
+    )  # fmt: skip
+    return Steady(models, shape, tiers, depth, arm.commit, capture_on(models.target.device))
+
+
+class Steady:
+    """Captured passes of one drafter, depth and kind of commit, over their own seats.
+
+    commit: "all" verifies the planned windows; "window" verifies whole blocks and commits the planned windows of them.
+    """
+
+    def __init__(
+        self, models: Models, shape: SeatShape, tiers: Tiers, depth: int, commit: str, capture: Capture
+    ) -> None:
+        self.models, self.tiers, self.depth, self.commit = models, tiers, depth, commit
+        self.seats = Seats(shape, models.pool.shape.pages, models.target.device)
+        self.chunks = [PromptRows(self.seats, n) for n in CHUNKS]
+        with torch.inference_mode():
+            self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
+            drafts = reversed(tiers.requests) if depth else ()
+            self.draft_graphs = {n: capture(self._draft_run(n)) for n in drafts}
+            self.prefill_graphs = {len(c.ids): capture(self._prefill_run(c)) for c in reversed(self.chunks)}
+
+    def draft(self, requests: int) -> None:
+        if self.depth:
+            self.draft_graphs[next_tier(self.tiers.requests, requests)]()
+
+    def verify(self, rows: int) -> int:
+        """Runs the tier that holds `rows`; returns its rows."""
+        tier = next_tier(self.tiers.rows, rows)
+        self.verify_graphs[tier]()
+        return tier
+
+    def prompt_rows(self, count: int) -> PromptRows:
+        """The smallest buffers that hold `count` prompt rows."""
+        return next(c for c in self.chunks if len(c.ids) >= count)
+
+    def prefill(self, rows: PromptRows) -> None:
+        """Runs prompt rows that were loaded; rows.first then has a token for each request."""
+        self.prefill_graphs[len(rows.ids)]()
+
+    def _round(self, n: int) -> Round:
+        return Round(
+            standing=self.seats.standing(n), sampling=self.seats.sampling(n), recorded=self.seats.next_recorded(n)
+        )
+
+    def _draft_run(self, n: int) -> Run:
+        depths = torch.full((n,), self.depth)  # on the host, where slots are counted
+
+        def run() -> None:
+            seats, block = self.seats, self.seats.shape.block
+            now = self._round(n)
+            assert now.requests == n, "a tier of requests has its seats"
+            made = draft_pass(self.models, now, lambda free: depths)
+            tokens, confidence, free = made.tokens, made.confidence, made.free
+            if seats.shape.scripted:
+                script, text = seats.next_script(n), now.recorded
+                assert text is not None, "a trace is replayed on its own text"
+                hit = torch.arange(block, device=text.device) < script[:, :1]
+                tokens = torch.where(hit, text[:, :block], (text[:, :block] + 1) % self.models.target.shape.vocab)
+                confidence, free = script[:, 1 : 1 + block], script[:, 1 + block :]
+            seats.drafts[:n].copy_(tokens)
+            seats.real_left[:n, 0].copy_(confidence)
+            seats.real_left[:n, 1].copy_(free)
+
+        return run
+
+    def _verify_run(self, rows: int) -> Run:
+        n = min(rows, self.tiers.requests[-1]) + 1
+
+        def run() -> None:
+            seats, page = self.seats, self.models.pool.shape.page
+            now = self._round(n)
+            at, limits, before = now.standing, seats.limits(n), now.standing.anchor.clone()
+            context, drafts = at.start.int(), seats.drafts[:n]
+            confidence = seats.real_left[:n, 0].contiguous()
+            if not drafts.shape[1]:
+                survival, window = confidence, limits
+                batch = pack_padded(at.anchor, drafts, window, context, at.table, seats.live, rows, page)
+            else:
+                survival, window, packed = plan(
+                    confidence, seats.scale[:n], seats.offset[:n], limits, seats.budget, at.anchor, drafts, context,
+                    at.table, seats.live, rows, page,
+                )  # fmt: skip
+                batch = batch_of(packed, at, context, drafts)
+            verified = window
+            if self.commit == "window":
+                verified = limits
+                batch = pack_padded(at.anchor, drafts, verified, context, at.table, seats.live, rows, page)
+            tall = torch.full((n,), self.depth, dtype=torch.int64, device=drafts.device)
+            draft = Draft(tokens=drafts, confidence=confidence, free=confidence, probabilities=None, depth=tall)
+            made = verify_pass(self.models, now, batch, draft, window, verified, lambda name: nullcontext())
+            delivered = commit(
+                made.accepted, made.tokens, seats.eos, seats.heeds[:n], seats.live, seats.anchor[:n], seats.start[:n],
+                seats.emitted[:n], seats.room[:n], seats.round[:n], seats.ended[:n],
+            )  # fmt: skip
+            counts = torch.stack(
+                [made.accepted, made.ceiling, made.flips, window, limits, delivered, before, seats.ended[:n]], dim=1
+            )
+            seats.whole_left[:n].copy_(torch.cat([counts, made.tokens, drafts], dim=1))
+            seats.real_left[:n, 2].copy_(survival)
+
+        return run
+
+    def _prefill_run(self, rows: PromptRows) -> Run:
+        def run() -> None:
+            models = self.models
+            logits, taps = models.target.forward(rows.batch, models.pool, models.drafter.taps)
+            models.drafter.observe(rows.batch, taps, models.pool)
+            tokens = coupled_choice(logits, rows.sampling, rows.end, None)
+            rows.first.copy_(tokens)
+
+        return run
+
+
+def batch_of(packed: Packed, at: Standing, context: Tensor, drafts: Tensor) -> Batch:
+    """The rows that `plan` packed: drafts [n, G], context [n] int32."""
+    ids, positions, request, slots, cu_rows = packed
+    return Batch(
+        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=at.table, request=request, slots=slots,
+        most_rows=drafts.shape[1] + 1,
+    )  # fmt: skip
+
+
+class PromptRows:
+    """The fixed buffers of a prefill pass: prompt rows of at most PROMPTS requests, and who is done with them."""
+
+    def __init__(self, seats: Seats, rows: int) -> None:
+        device, table = seats.device, seats.shape.table
+        sizes = {"ids": rows, "positions": rows, "slots": rows, "request": rows, "last": PROMPTS, "end": PROMPTS}
+        sizes |= {"seed": PROMPTS, "cu_rows": PROMPTS + 1, "context": PROMPTS}
+        self.sent = torch.zeros(sum(sizes.values()), dtype=torch.int64, device=device)
+        parts = dict(zip(sizes, torch.split(self.sent, list(sizes.values())), strict=True))
+        self.ids, self.positions, self.slots = parts["ids"], parts["positions"], parts["slots"]
+        self.last, self.end, self.seed = parts["last"], parts["end"], parts["seed"]
+        self.request, self.cu_rows, self.context = parts["request"], parts["cu_rows"], parts["context"]
+        self.pages = torch.full((PROMPTS, table), seats.nobody, dtype=torch.int32, device=device)
+        self.temperature = torch.zeros(PROMPTS, device=device)
+        self.first = torch.zeros(PROMPTS, dtype=torch.int64, device=device)
+        self.sizes, self.nobody = sizes, seats.nobody
+        self.slots.fill_(-1)
+
+    @property
+    def batch(self) -> Batch:
+        """Called within a pass, where a cast is part of it."""
+        return Batch(
+            ids=self.ids, positions=self.positions, cu_rows=self.cu_rows.int(), context=self.context.int(),
+            pages=self.pages, request=self.request, logit_rows=self.last, slots=self.slots,
+        )  # fmt: skip
+
+    @property
+    def sampling(self) -> Sampling:
+        nothing = torch.zeros_like(self.seed)
+        return Sampling(
+            temperature=self.temperature, top_k=nothing, top_p=torch.ones_like(self.temperature), seed=self.seed,
+            round=nothing, plain=True,
+        )  # fmt: skip
+
+    def load(self, values: dict[str, list[int]], pages: Tensor, temperature: list[float]) -> None:
+        """The chunk's numbers by the buffers' names, each as long as there are; pages [k, N] int32 on the host."""
+        filler = {"slots": -1, "cu_rows": values["cu_rows"][-1]}
+        flat: list[int] = []
+        for name, size in self.sizes.items():
+            given = values[name]
+            flat += given + [filler.get(name, 0)] * (size - len(given))
+        whole = torch.full(self.pages.shape, self.nobody, dtype=torch.int32)
+        whole[: len(pages), : pages.shape[1]] = pages
+        heat = torch.zeros(PROMPTS)
+        heat[: len(temperature)] = torch.tensor(temperature)
+        for mine, sent in ((self.sent, torch.tensor(flat)), (self.pages, whole), (self.temperature, heat)):
+            mine.copy_(sent.pin_memory() if mine.device.type == "cuda" else sent, non_blocking=True)

@@ -1,0 +1,50 @@
+"""On a CUDA device: the overlapped loop writes the plain one's texts, and asks the device nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_engine import make_requests
+from test_gpu_graphs import engine_of
+from test_overlap import finish, overlapped
+
+from dsbench.kernels.compiles import compile_count
+from dsbench.runtime.loop import run_closed_loop
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("mode", ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"])
+def test_overlapped_rounds_write_the_eager_text(mode, temperature):
+    wanted = make_requests(23, temperature=temperature, max_tokens=24)
+    run_closed_loop(engine_of("none", 5, 0), wanted, concurrency=5)
+    for lag in (0, 2):
+        requests = make_requests(23, temperature=temperature, max_tokens=24)
+        engine = overlapped(mode, 5, lag=lag, device=CUDA)
+        assert finish(engine, requests, 5) == [r.output for r in wanted]
+        assert all(s.seconds > 0 and s.verify_seconds > 0 for s in engine.steps)
+
+
+def test_two_hundred_steady_steps_ask_the_device_nothing_and_compile_nothing():
+    """Requests come and go all the while."""
+    engine, queue = overlapped("compact", 8, device=CUDA, tokens=64), make_requests(400, max_tokens=24)
+    engine.admit(queue[:8])
+    for _ in range(5):
+        engine.step()
+    waiting, before, finished = queue[8:], compile_count().total, len(engine.finished)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(200):
+            room = 8 - len(engine.running)
+            waiting = engine.admit(waiting[:room]) + waiting[room:]
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert compile_count().total == before and len(engine.finished) > finished + 50 and waiting
+    engine.close()
+    assert engine.pool.free_pages == engine.pool.shape.pages

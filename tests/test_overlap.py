@@ -1,0 +1,183 @@
+"""The overlapped loop, uncaptured on a CPU: the plain one's texts, whoever comes and goes, however late it reads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from test_engine import make_requests, run
+from test_replay import replayed, toy_trace, wide
+from tiny import tiny_drafter, tiny_mtp, tiny_target
+from toys import staircase_table
+
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.drafters.random import random_drafter
+from dsbench.runtime.graphs import make_models
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.overlap import Overlapped
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.steady import make_steady
+
+MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:1", "mtp:3")
+
+
+def overlapped(
+    mode, seats, *, lag=2, eos=frozenset(), decode=None, recorded=0, tokens=90, scripted=False, device=None, steady=None
+):
+    target, arm = tiny_target(device), parse_arm(mode)
+    dspark = random_drafter if scripted else tiny_drafter
+    drafters = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": dspark}
+    drafter = drafters[arm.drafter](target)
+    config = EngineConfig(lag=lag, page=4, graphs=seats)
+    if steady is None:
+        models = make_models(target, drafter, config, seats * tokens, tokens)
+        steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
+    planner = Planner(
+        arm, block=drafter.block, rule="coupled", lag=lag, table=staircase_table(seats, 4), calibrations=None
+    )
+    return Overlapped(steady, arm, planner, config, decode=decode)
+
+
+def finish(engine, requests, concurrency):
+    run_closed_loop(engine, requests, concurrency=concurrency)
+    engine.close()
+    engine.pool.check()
+    assert engine.pool.free_pages == engine.pool.shape.pages, "pages leaked"
+    return [r.output for r in requests]
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_arm_writes_the_plain_text(mode, lag):
+    wanted = make_requests(9, temperature=0.8, max_tokens=14)
+    run("none", wanted, batch=9)
+    requests = make_requests(9, temperature=0.8, max_tokens=14)
+    engine = overlapped(mode, 3, lag=lag)
+    assert finish(engine, requests, 3) == [r.output for r in wanted]
+    assert {r.finish_reason for r in requests} == {"length"} and len(engine.finished) == 9
+    delivered = {r.id: sum(x.delivered for x in engine.rounds if x.request == r.id) for r in requests}
+    assert all(delivered[r.id] == len(r.output) - 1 for r in requests)
+    for s in engine.steps:
+        assert s.rows + s.padding == s.tier if mode != "cap-accept" else s.rows <= s.tier
+
+
+def test_eos_and_the_token_limit_end_a_request_on_the_device():
+    """Also where the first token is one, or all there may be."""
+    for limit in (1, 2, 14):
+        wanted = make_requests(12, max_tokens=limit)
+        eos = frozenset({7, 11, 23})
+        run("none", wanted, batch=12, eos=eos)
+        for mode in ("none", "static", "compact"):
+            requests = make_requests(12, max_tokens=limit)
+            engine = overlapped(mode, 4, eos=eos)
+            assert finish(engine, requests, 4) == [r.output for r in wanted]
+            assert [r.finish_reason for r in requests] == [r.finish_reason for r in wanted]
+    assert {r.finish_reason for r in wanted} == {"stop", "length"}
+
+
+def test_a_stop_string_is_found_late_and_cuts_the_text_all_the_same():
+    def decode(ids):
+        return "".join(f"<{i}>" for i in ids)
+
+    free = make_requests(6, max_tokens=20)
+    run("none", free, batch=6)
+    stop = (f"<{free[0].output[5]}><{free[0].output[6]}>", f"<{free[2].output[3]}>")
+    wanted = make_requests(6, max_tokens=20, stop=stop)
+    run("none", wanted, batch=6, decode=decode)
+    for lag in (0, 2, 4):
+        requests = make_requests(6, max_tokens=20, stop=stop)
+        engine = overlapped("compact", 3, lag=lag, decode=decode)
+        assert finish(engine, requests, 3) == [r.output for r in wanted]
+        assert [(r.finish_reason, r.text) for r in requests] == [(r.finish_reason, r.text) for r in wanted]
+        assert bool(sum(s.zombies for s in engine.steps)) == (lag > 0)
+
+
+def test_a_pinned_text_is_committed_and_what_the_pass_chose_is_counted():
+    wanted = make_requests(5, max_tokens=16)
+    run("none", wanted, batch=5)
+    texts = [list(r.output) for r in wanted]
+    texts[1][4] = (texts[1][4] + 1) % 64
+    plain = make_requests(5, max_tokens=16)
+    for request, text in zip(plain, texts, strict=True):
+        request.canonical = text
+    done = run("static", plain, batch=5)
+    requests = make_requests(5, max_tokens=16)
+    for request, text in zip(requests, texts, strict=True):
+        request.canonical = text
+    engine = overlapped("static", 2, recorded=16)
+    assert finish(engine, requests, 2) == texts
+    by_round = [{(r.request, r.output_index): r for r in e.rounds} for e in (done, engine)]
+    assert by_round[0].keys() == by_round[1].keys()
+    for key, theirs in by_round[0].items():
+        mine = by_round[1][key]
+        for name in ("position", "accepted", "delivered", "flips", "ceiling", "drafts"):
+            assert getattr(mine, name) == getattr(theirs, name), (key, name)
+        assert mine.logits == pytest.approx(theirs.logits, abs=1e-5)
+    assert sum(s.flips for s in engine.steps) >= 1
+
+
+def test_a_thousand_requests_with_random_cancels_stops_and_lengths_write_their_solo_texts():
+    dice = random.Random(3)
+    limits = [dice.choice([1, 2, 3, 5, 9, 17]) for _ in range(1000)]
+    solo = make_requests(1000, max_tokens=17)
+    run("none", solo, batch=50, eos=frozenset({5}))
+    requests = make_requests(1000, max_tokens=17)
+    for request, limit in zip(requests, limits, strict=True):
+        request.sampling = replace(request.sampling, max_tokens=limit)
+    engine, queue = overlapped("compact", 8, eos=frozenset({5}), tokens=60), list(requests)
+    while queue or engine.running:
+        room = min(len(queue), 8 - len(engine.running), dice.choice([0, 1, 3, 8]))
+        refused = engine.admit(queue[:room])
+        queue = refused + queue[room:]
+        engine.step()
+        if engine.running and dice.random() < 0.05:
+            engine.cancel(dice.choice(engine.running))
+    engine.close()
+    engine.pool.check()
+    assert engine.pool.free_pages == engine.pool.shape.pages and len(engine.finished) == 1000
+    for request, whole in zip(requests, solo, strict=True):
+        assert request.output == whole.output[: len(request.output)]
+        if request.finish_reason == "length":
+            assert len(request.output) == request.sampling.max_tokens
+        if request.finish_reason == "stop":
+            assert request.output == whole.output
+    reasons = {r.finish_reason for r in requests}
+    assert reasons == {"length", "stop", "cancelled"} and sum(s.zombies for s in engine.steps) > 0
+
+
+def test_a_request_that_comes_again_meets_nothing_of_its_former_stay():
+    wanted = make_requests(1, max_tokens=20)
+    run("none", wanted, batch=1)
+    engine, request = overlapped("compact", 2, lag=3), make_requests(1, max_tokens=20)[0]
+    engine.admit([request])
+    for _ in range(6):
+        engine.step()
+    assert 0 < len(request.output) < 20
+    engine.cancel(request)
+    while engine.running:
+        engine.step()
+    request.finish_reason, request.rounds = None, 0
+    request.output.clear()
+    engine.admit([request])
+    while engine.running:
+        engine.step()
+    assert request.output == wanted[0].output and [r.finish_reason for r in engine.finished] == ["cancelled", "length"]
+
+
+@pytest.mark.parametrize("mode", ["none", "static", "static:2", "compact", "cap-accept"])
+def test_a_trace_is_replayed_as_the_plain_loop_does(mode):
+    trace = wide(toy_trace())
+    queue = replayed(trace, tiny_target(), tokens=9, size=11)
+    engine = overlapped(mode, 3, recorded=20, scripted=True)
+    finish(engine, queue, 3)
+    assert [r.output for r in queue] == [list(trace.rows[i % 8].output[:9]) for i in range(11)]
+    assert sum(s.flips for s in engine.steps) == 0 and engine.rounds
+    for record in engine.rounds:
+        drafts, at = trace.rows[record.request % 8].drafts, record.output_index - 1
+        whole = min(int(drafts.match[at]), record.window)
+        assert record.accepted == min(whole, record.delivered)
+        if mode != "none":
+            assert record.free_logits == tuple(drafts.free[at].tolist())
