@@ -154,14 +154,32 @@ def test_an_executor_serves_one_engine_after_another():
         assert [r.output for r in requests] == [r.output for r in wanted]
 
 
-def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
-    target = tiny_target()
+def sweep_of(target):
     drafters = {"none": NoDrafter(target.device), "dspark": tiny_drafter(target)}
     deployment = SimpleNamespace(
-        target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None, graphs=True, overlap=False,
-        drafter_of=lambda arm: drafters[arm.drafter],
+        target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None, graphs=True,
+        overlap=False, drafter_of=lambda arm: drafters[arm.drafter],
     )  # fmt: skip
-    engines, executors = Engines(deployment, requests=3), []
+    return Engines(deployment, requests=3)
+
+
+def test_a_sweep_has_graphs_for_top_k_beside_those_without():
+    engines, table, executors = sweep_of(tiny_target()), staircase_table(4, 4), []
+    for sampling in ({}, {"top_k": 4}, {"top_p": 0.7}, {}):
+        wanted, queue = (make_requests(6, max_tokens=10, **sampling) for _ in range(2))
+        run("none", wanted, batch=6)
+        engine = engines.make(parse_arm("static"), config(0), table, queue, 3)
+        run_closed_loop(engine, queue, concurrency=3)
+        engine.close()
+        assert [r.output for r in queue] == [r.output for r in wanted]
+        assert all(s.misses == 0 for s in engine.steps)
+        executors.append(engine.executor)
+    plain, few, likely, again = executors
+    assert plain is again and few is likely and plain is not few
+
+
+def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
+    engines, executors = sweep_of(tiny_target()), []
     table = staircase_table(4, 4)
     wanted = make_requests(6, max_tokens=10)
     run("none", wanted, batch=6)
