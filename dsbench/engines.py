@@ -48,7 +48,7 @@ class Engines:
         config = replace(config, lag=max(config.lag, LAG)) if overlapped else config
         if deployment.graphs:
             batch = self.requests = max(batch, self.requests)
-            config = replace(config, graphs=batch)
+            config = replace(config, graphs=batch, truncates=any(r.sampling.truncates for r in queue))
         planner = self._planner(arm, drafter, config, table)
         models = self._models(drafter, config, queue, batch)
         tokenizer = deployment.target.tokenizer
@@ -83,7 +83,7 @@ class Engines:
 
     def _executor(self, models: Models, arm: Arm, config: EngineConfig) -> Executor:
         depth = arm.depth(models.drafter.block)
-        key = ("round by round", models.drafter.digest, config.rule, depth)
+        key = ("round by round", models.drafter.digest, config.rule, depth, config.truncates)
         made = self.captured.get(key)
         if made is None or isinstance(made, Steady) or made.models is not models or made.most < config.graphs:
             made = make_executor(models, config, depth)
@@ -111,8 +111,8 @@ def overlaps(arm: Arm, config: EngineConfig, queue: Sequence[Request]) -> bool:
 
     Not where rows follow from this step's confidences, a rule asks the host, or logits are cut by top-k or top-p.
     """
-    plain = all(r.sampling.top_k == 0 and r.sampling.top_p == 1 for r in queue)
-    return config.rule == "coupled" and arm.policy in STEADY and plain
+    truncates = any(r.sampling.truncates for r in queue)
+    return config.rule == "coupled" and arm.policy in STEADY and not truncates
 
 
 def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int, context: int) -> int:

@@ -21,9 +21,14 @@ OWN_SHARE = dict.fromkeys(("add_norm", "rotate_and_store", "normed_qkv", "produc
 # bf16: gains make terms of up to 16, an ulp is 2**-4
 LEAST = {"coupled_block": 2e-3}  # fp32: a logit is good to 1e-5, and temperatures from 0.3 and a log magnify it
 NEAR_TIES = 0.04  # of a draw's rows: best and second closer than an ulp of their scores may trade places
-DRAWS = ("gumbel_argmax", "coupled_stats", "law_stats", "coupled_block")
+DRAWS = ("gumbel_argmax", "coupled_stats", "law_stats", "truncate", "coupled_block")
 IN_FP32 = ("coupled_block",)  # a rounded logit changes a token, and with it all that follows: fp32 to be compared
-MEMORY = {"gumbel_argmax": 100, "coupled_stats": 100, "law_stats": 20}  # of a reference, in bytes of its inputs
+MEMORY = {
+    "gumbel_argmax": 100,
+    "coupled_stats": 100,
+    "law_stats": 20,
+    "truncate": 40,
+}  # of a reference, in bytes of its inputs
 MEMORY_ELSE = 10
 TURNS = {"cuda": 512, "cpu": 8}  # requests x slots that the reference of a block, token by token, is asked for
 FIRST = (0.02, 1.0)  # seconds: so long a first call may have loaded its kernels, and is made again

@@ -25,7 +25,7 @@ DRAFT_VOCAB = 16_384
 HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; of the others:
 HEAD = ("vanilla", 256)
 FAMILIES = (
-    "gumbel_argmax", "coupled_stats", "law_stats", "coupled_block", "paged_attention", "projection",
+    "gumbel_argmax", "coupled_stats", "law_stats", "truncate", "coupled_block", "paged_attention", "projection",
     "exact_projection", "swiglu", "add_norm", "rotate_and_store", "embed_rows", "normed_qkv", "normed_swiglu",
     "product_add", "small_product", "plan", "pack", "judge", "commit",
 )  # fmt: skip
@@ -91,10 +91,17 @@ def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Si
     found = []
     kind, rank = HEADS.get(shape.name, HEAD)
     for vocab in vocabularies:
+        whole = vocab == shape.vocab
         for family in ("gumbel_argmax", "coupled_stats", "law_stats"):
-            case: tuple[Any, ...] = (rows, vocab)
+            case: tuple[Any, ...] = (rows, vocab, whole)
             found.append(Size(family=family, label=f"V'={vocab}", shape=shape.name, rows=rows, case=case, options=EVEN))
-        case = (rows, SLOTS, shape.hidden, rank, vocab, kind, True)
+        found.append(
+            Size(
+                family="truncate", label=f"V'={vocab} k=50 p=0.95", shape=shape.name, rows=rows, case=(rows, vocab),
+                options=EVEN,
+            )
+        )  # fmt: skip
+        case = (rows, SLOTS, shape.hidden, rank, vocab, kind, True, whole)
         label = f"V'={vocab} {kind} r={rank}"
         found.append(Size(family="coupled_block", label=label, shape=shape.name, rows=rows, case=case, options=EVEN))
     return found

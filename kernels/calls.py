@@ -14,6 +14,7 @@ from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.draft_head import Head, coupled_block, coupled_block_reference
 from dsbench.kernels.inputs import Inputs
 from dsbench.kernels.linear import Projection
+from dsbench.kernels.truncate import Kept
 
 Block = tuple[Tensor, Any]
 
@@ -48,6 +49,11 @@ def pages_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
     copies = {name: inputs[name].clone() for name in ("keys", "values")}
     run(**inputs | copies)
     return torch.stack([x[:-1] for x in copies.values()])
+
+
+def bounds(kept: Kept) -> Tensor:
+    """Cut and last column of each row [n, 2] as fp64; where everything stays, the cut is the lowest fp32 number."""
+    return torch.stack([kept.cut.double().clamp(min=torch.finfo(torch.float32).min), kept.last.double()], dim=1)
 
 
 def triton_side(module: str, name: str) -> Callable[..., Any]:

@@ -15,11 +15,11 @@ NOISE = 8  # two numbers of a word, two logs, a scaling, a sum, a comparison, a 
 STATS = 6  # difference, exponential, product, two sums, a comparison
 
 
-def argmax_cost(logits: Tensor, **rest: Tensor) -> Cost:
+def argmax_cost(logits: Tensor, **rest: Tensor | None) -> Cost:
     return _bytes(logits, *rest.values()) + 8 * len(logits), NOISE * logits.numel()
 
 
-def coupled_stats_cost(logits: Tensor, **rest: Tensor) -> Cost:
+def coupled_stats_cost(logits: Tensor, **rest: Tensor | None) -> Cost:
     return _bytes(logits, *rest.values()) + (8 + 24) * len(logits), (NOISE + STATS) * logits.numel()
 
 
@@ -27,7 +27,12 @@ def law_stats_cost(logits: Tensor, temperature: Tensor, **_: Tensor) -> Cost:
     return _bytes(logits, temperature) + 24 * len(logits), STATS * logits.numel()
 
 
-def block_cost(base: Tensor, anchor: Tensor, ids: Tensor, **rest: Any) -> Cost:
+def truncate_cost(logits: Tensor, **rest: Tensor) -> Cost:
+    """One walk: an exponential, its product and sum, a comparison."""
+    return _bytes(logits, *rest.values()) + (4 + 4) * len(logits), 4 * logits.numel()
+
+
+def block_cost(base: Tensor, anchor: Tensor, ids: Tensor | None, **rest: Any) -> Cost:
     """W2 once for all slots, though each waits for the one before; e of each drawn token; what the draws need."""
     (requests, slots), weights = base.shape[:2], {name: x for name, x in rest.items() if "." in name}
     w2, w1 = weights["markov_w2.weight"], weights["markov_w1.weight"]
@@ -130,5 +135,5 @@ def product_add_cost(a: Tensor, weight: Tensor, x: Tensor, gain: Tensor) -> Cost
     return _bytes(a, weight, gain) + 3 * _bytes(x) + 4 * len(x), 2 * weight.numel() * len(a) + 4 * x.numel()
 
 
-def _bytes(*tensors: Tensor) -> int:
-    return sum(x.numel() * x.element_size() for x in tensors)
+def _bytes(*tensors: Tensor | None) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors if x is not None)

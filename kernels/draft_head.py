@@ -18,7 +18,7 @@ from torch.nn.functional import silu
 
 from dsbench.kernels import draft_head_cpu
 from dsbench.kernels.draft_stats import FEATURES, coupled_stats, coupled_stats_reference
-from dsbench.kernels.gumbel import gumbel_argmax
+from dsbench.kernels.gumbel import gumbel_argmax, ids_at
 from dsbench.kernels.linear import Projection
 
 Choose = Callable[[Tensor, Tensor | slice, int], Tensor]  # logits [n, V'], their requests, the slot -> ids [n]
@@ -132,12 +132,13 @@ def walk(head: Head, base: Tensor, part: Tensor, anchor: Tensor, counts: Sequenc
 
 def coupled_block(
     head: Head, base: Tensor, part: Tensor, anchor: Tensor, start: Tensor, depth: Tensor, counts: Sequence[int],
-    temperature: Tensor, seeds: Tensor, ids: Tensor, stats: bool,
+    temperature: Tensor, seeds: Tensor, ids: Tensor | None, stats: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Ids [R, n] of all slots by the coupled rule and, with `stats`, the features [R, n, 6] of their laws; else zeros.
 
     As in `walk`; start [R] is the position of the anchor, depth [R] `counts` on the device, temperature fp32 and seeds
-    int64 [R], ids [V']. On CUDA two launches a slot, which make no logits; on a CPU in fp32 one call for all.
+    int64 [R], ids [V'] or None as in gumbel.py. On CUDA two launches a slot, which make no logits; on a CPU in fp32
+    one call for all.
     """
     if head.fused:
         return _triton().coupled_block(  # type: ignore[no-any-return]
@@ -152,16 +153,16 @@ def coupled_block(
     def choose(logits: Tensor, rows: Tensor | slice, j: int) -> Tensor:
         rest = (temperature[rows], seeds[rows], start[rows] + (j + 1), ids)
         if features is None:
-            return ids[gumbel_argmax(logits, *rest)]
+            return ids_at(ids, gumbel_argmax(logits, *rest))
         winner, features[rows, j] = coupled_stats(logits, *rest)
-        return ids[winner]
+        return ids_at(ids, winner)
 
     return walk(head, base, part, anchor, counts, choose), features
 
 
 def coupled_block_reference(
     kind: str, weights: Mapping[str, Tensor], hidden: Tensor, base: Tensor, anchor: Tensor, start: Tensor,
-    depth: Tensor, temperature: Tensor, seeds: Tensor, ids: Tensor,
+    depth: Tensor, temperature: Tensor, seeds: Tensor, ids: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Ids and features of `coupled_block`, one slot of one request after the other, in fp64, no product split.
 
@@ -188,7 +189,7 @@ def coupled_block_reference(
             at = slice(row, row + 1)
             rest = (temperature[at], seeds[at], start[at] + (j + 1), ids)
             winner, features[row, j] = coupled_stats_reference(logits[None], *rest)
-            tokens[row, j] = previous = ids[winner[0]]
+            tokens[row, j] = previous = ids_at(ids, winner[0])
     return tokens, features
 
 

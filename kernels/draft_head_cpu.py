@@ -25,7 +25,7 @@ from dsbench.kernels.draft_stats import (
     margin_of,
     perturbed,
 )
-from dsbench.kernels.gumbel import BLOCK, winning_words
+from dsbench.kernels.gumbel import BLOCK, column_ids, winning_words
 
 if TYPE_CHECKING:
     from dsbench.kernels.draft_head import Head
@@ -47,7 +47,7 @@ def tiles_of(weight: Tensor) -> Tensor | None:
 
 def coupled_block(
     head: Head, base: Tensor, part: Tensor, anchor: Tensor, start: Tensor, depth: Tensor, most: int,
-    temperature: Tensor, seeds: Tensor, ids: Tensor, stats: bool,
+    temperature: Tensor, seeds: Tensor, ids: Tensor | None, stats: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """As draft_head.coupled_block."""
     assert head.tiles is not None
@@ -57,8 +57,8 @@ def coupled_block(
     _draw_block(
         KINDS.index(head.kind), head.w1.numpy(), _weight(head.of_token), _weight(head.feature), head.tiles.numpy(),
         part.contiguous().numpy(), base.contiguous().numpy(), anchor.contiguous().numpy(), start.numpy(),
-        depth.numpy(), temperature.numpy(), seeds.numpy(), ids.numpy(), winning_words(), tokens.numpy(),
-        features.numpy(),
+        depth.numpy(), temperature.numpy(), seeds.numpy(), column_ids(ids, base).numpy(), winning_words(),
+        tokens.numpy(), features.numpy(),
     )  # fmt: skip
     return tokens, features if stats else None
 

@@ -1,7 +1,9 @@
 """The CUDA side of draft_head.py: two launches a slot, and no logits in memory.
 
-`_draw_kernel` multiplies a tile of W2 by the features of up to 16 requests, adds the base logits and scores the result
-as draft_stats_triton does. `_advance_kernel` names the winner of the slot before and makes the next features from it;
+`_draw_kernel` multiplies a tile of W2 by the features of up to 32 requests, adds the base logits and scores the result
+as draft_stats_triton does. The programs of a tile follow each other in launch order, so that memory gives it once and
+the L2 cache gives it to the rest; groups of 16 and of 32 are made of the same products, one chain over the rank each.
+`_advance_kernel` names the winner of the slot before and makes the next features from it;
 a row is split over programs by outputs, and each of them joins the row's parts anew, which costs less than a launch.
 A request's logits depend on neither the number of requests nor their order. What a kernel stores is in the drafter's
 dtype; what lies between is fp32, so that drafts may differ from those of a path which rounds more often. That is
@@ -24,8 +26,10 @@ from dsbench.kernels.draft_stats import CLIP, FEATURES, SHIFT
 from dsbench.kernels.draft_stats_triton import PARTS, join_row, score_tile
 
 TILE = 128  # ids a program of the draw
-GROUP = 16  # requests that share a tile of W2: the least a tensor core multiplies
-OUTPUTS = 16  # features a program of the head
+GROUP = 16  # requests that share a tile of W2, or twice as many: the least a tensor core multiplies
+FILLS = 512  # programs that fill a device, some on every processor: from there on they may be large
+STAGES = 3  # of W2 on their way while one is multiplied
+OUTPUTS = 16  # features a program of the head, where they are products
 STATEFUL = ("rnn", "deep")
 INNER = 64  # products of two half-precision tiles at a time; half as many of wider numbers
 
@@ -64,7 +68,7 @@ def _advance_kernel(
             winner = join_row(
                 p_part, p_at, p_temperature, p_mine, row, SPLITS, SPLITS_WIDTH, PARTS, CLIP, SHIFT, True, STATS
             )
-            token = tl.load(p_id + winner)
+            token = winner.to(tl.int64) if p_id is None else tl.load(p_id + winner)
             tl.store(p_token + row * token_stride, token)
         else:
             token = tl.load(p_previous + row * previous_stride)
@@ -109,16 +113,17 @@ def _advance_kernel(
 @triton.jit(do_not_specialize=["slot"])
 def _draw_kernel(
     p_base, p_feature, p_w2, p_depth, p_start, p_temperature, p_seed, p_id, p_part, p_at, slot, requests, stride,
-    V: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, STATS: tl.constexpr,
+    V: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
+    STATS: tl.constexpr,
 ):  # fmt: skip
-    split, first = tl.program_id(0), tl.program_id(1).to(tl.int64) * GROUP
+    first, split = tl.program_id(0).to(tl.int64) * GROUP, tl.program_id(1)
     b_row = first + tl.arange(0, ROWS)
     live = tl.load(p_depth + b_row, mask=b_row < requests, other=0) > slot
     if tl.max(live.to(tl.int32), 0) > 0:
         o_r, o_v = first + tl.arange(0, GROUP), split * TILE + tl.arange(0, TILE)
         b_x = tl.zeros((GROUP, TILE), tl.float32)
-        for inner in tl.static_range(0, WIDTH, INNER):
+        for inner in tl.range(0, WIDTH, INNER, num_stages=STAGES):
             o_k = inner + tl.arange(0, INNER)
             seen = (o_r < requests)[:, None] & (o_k < RANK)[None, :]
             b_feature = tl.load(p_feature + o_r[:, None] * RANK + o_k[None, :], mask=seen, other=0.0)
@@ -143,7 +148,7 @@ def advance(head: Head, part: Tensor, previous: Tensor, state: Tensor) -> tuple[
     feature = torch.empty(n, rank, dtype=head.w1.dtype, device=state.device)
     after = torch.empty(n, rank, dtype=state.dtype, device=state.device) if head.kind in STATEFUL else state
     if n:
-        _advance_kernel[(n, triton.cdiv(rank, _outputs(rank)))](
+        _advance_kernel[(n, triton.cdiv(rank, _outputs(head)))](
             *(None,) * 7, previous, head.w1, *_inputs(head, part, state), after, feature, 0, 0, 0,
             previous.stride(0), part.stride(0), state.stride(0),
             **_sizes(head), JOIN=False, STEP=True, SPLITS=1, SPLITS_WIDTH=1, STATS=False,
@@ -153,10 +158,10 @@ def advance(head: Head, part: Tensor, previous: Tensor, state: Tensor) -> tuple[
 
 def coupled_block(
     head: Head, base: Tensor, part: Tensor, anchor: Tensor, start: Tensor, depth: Tensor, most: int,
-    temperature: Tensor, seeds: Tensor, ids: Tensor, stats: bool,
+    temperature: Tensor, seeds: Tensor, ids: Tensor | None, stats: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """As draft_head.coupled_block; rows whose depth is reached end their programs at once."""
-    requests, rank, vocab, device = anchor.shape[0], head.w1.shape[1], ids.shape[0], base.device
+    requests, rank, vocab, device = anchor.shape[0], head.w1.shape[1], base.shape[-1], base.device
     tokens = torch.zeros(requests, most, dtype=torch.int64, device=device)
     features = torch.zeros(requests, most, FEATURES, dtype=torch.float32, device=device) if stats else None
     if requests == 0 or most == 0:
@@ -167,15 +172,17 @@ def coupled_block(
     feature, state = advance(head, part[:, 0], anchor, head.w1.new_zeros(requests, rank))
     after = torch.empty_like(state)
     inner = min(max(triton.next_power_of_2(rank), 16), INNER if head.w1.element_size() == 2 else INNER // 2)
+    large = ids is None and requests > GROUP and triton.cdiv(requests, 2 * GROUP) * splits >= FILLS
+    group = 2 * GROUP if large else GROUP
     for j in range(most):
-        _draw_kernel[(splits, triton.cdiv(requests, GROUP))](
+        _draw_kernel[(triton.cdiv(requests, group), splits)](
             base[:, j], feature, head.w2.weight, depth, start, temperature, seeds, ids, parts, at, j, requests,
-            base.stride(0), V=vocab, RANK=rank, WIDTH=max(triton.next_power_of_2(rank), 16), INNER=inner, GROUP=GROUP,
-            ROWS=1 if requests == 1 else GROUP, TILE=TILE, SPLITS=splits, PARTS=PARTS, STATS=stats,
+            base.stride(0), V=vocab, RANK=rank, WIDTH=max(triton.next_power_of_2(rank), 16), INNER=inner, STAGES=STAGES,
+            GROUP=group, ROWS=1 if requests == 1 else group, TILE=TILE, SPLITS=splits, PARTS=PARTS, STATS=stats,
         )  # fmt: skip
         last = j == most - 1
         following = part[:, min(j + 1, most - 1)]
-        _advance_kernel[(requests, 1 if last else triton.cdiv(rank, _outputs(rank)))](
+        _advance_kernel[(requests, 1 if last else triton.cdiv(rank, _outputs(head)))](
             parts, at, temperature, depth, ids, tokens[:, j], None if features is None else features[:, j],
             None, head.w1, *_inputs(head, following, state), after, feature, j, most, most * FEATURES, 0,
             following.stride(0), rank, **_sizes(head), JOIN=True, STEP=not last, SPLITS=splits,
@@ -192,13 +199,15 @@ def _inputs(head: Head, part: Tensor, state: Tensor) -> tuple[Any, Any, Tensor]:
     return head.of_token.weight, part, state
 
 
-def _outputs(rank: int) -> int:
-    return min(int(triton.next_power_of_2(rank)), OUTPUTS)
+def _outputs(head: Head) -> int:
+    """A vanilla head only copies: one program a row, that joins the row's parts once."""
+    width = int(triton.next_power_of_2(head.w1.shape[1]))
+    return width if head.kind == "vanilla" else min(width, OUTPUTS)
 
 
 def _sizes(head: Head) -> dict[str, Any]:
     rank = head.w1.shape[1]
     return {
-        "KIND": head.kind, "RANK": rank, "WIDTH": triton.next_power_of_2(rank), "OUTPUTS": _outputs(rank),
+        "KIND": head.kind, "RANK": rank, "WIDTH": triton.next_power_of_2(rank), "OUTPUTS": _outputs(head),
         "PARTS": PARTS, "CLIP": CLIP, "SHIFT": SHIFT,
     }  # fmt: skip

@@ -21,6 +21,7 @@ from dsbench.kernels.gumbel import (
     BLOCK,
     block_tops,
     block_words,
+    column_ids,
     column_of_top,
     gumbel_of_word,
     most_winning,
@@ -28,6 +29,7 @@ from dsbench.kernels.gumbel import (
     winning_words,
 )
 from dsbench.kernels.philox import GUMBEL_MAX, gumbel_noise
+from dsbench.kernels.truncate import Kept, kept_logits
 
 FEATURES = 6
 CLIP, SHIFT = 10.0, 0.1
@@ -36,11 +38,12 @@ LOWEST = -3.4028235e38
 
 
 def coupled_stats_reference(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Winner [n] int64 as `gumbel_argmax` names it, features [n, 6]. Arguments as there; logits may hold -inf."""
     z, hot = logits.float(), temperature > 0
-    noisy = torch.where(hot[:, None], z / _scale(temperature) + gumbel_noise(seeds, positions, ids), z)
+    noise = gumbel_noise(seeds, positions, column_ids(ids, logits))
+    noisy = torch.where(hot[:, None], z / _scale(temperature) + noise, z)
     features = law_stats_reference(z, temperature)
     gap = torch.where(hot, top_gap(noisy).clamp(max=CLIP), features[:, 2])
     features[:, 4], features[:, 5] = gap, (gap + SHIFT).log()
@@ -61,18 +64,21 @@ def law_stats_reference(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def coupled_stats(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
-) -> tuple[Tensor, Tensor]:
-    """As the reference. On the CPU through the compiled kernel, on CUDA through Triton's."""
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As the reference, of the logits that are `kept`. On the CPU a compiled kernel, on CUDA Triton's."""
     if logits.device.type == "cuda":
-        return _triton().coupled_stats(logits, temperature, seeds, positions, ids)  # type: ignore[no-any-return]
-    return _run(logits, temperature, seeds.numpy(), positions.numpy(), ids.numpy(), True)
+        return _triton().coupled_stats(logits, temperature, seeds, positions, ids, kept)  # type: ignore[no-any-return]
+    logits = logits if kept is None else kept_logits(logits, kept)
+    return _run(logits, temperature, seeds.numpy(), positions.numpy(), column_ids(ids, logits).numpy(), True)
 
 
-def law_stats(logits: Tensor, temperature: Tensor) -> Tensor:
-    """As the reference. On the CPU through the compiled kernel, on CUDA through Triton's."""
+def law_stats(logits: Tensor, temperature: Tensor, kept: Kept | None = None) -> Tensor:
+    """As the reference, of the logits that are `kept`. On the CPU a compiled kernel, on CUDA Triton's."""
     if logits.device.type == "cuda":
-        return _triton().law_stats(logits, temperature)  # type: ignore[no-any-return]
+        return _triton().law_stats(logits, temperature, kept)  # type: ignore[no-any-return]
+    logits = logits if kept is None else kept_logits(logits, kept)
     none = np.empty(0, np.int64)
     return _run(logits, temperature, none, none, none, False)[1]
 

@@ -1,6 +1,6 @@
 """The CUDA side of draft_stats.py and gumbel.py: a row is split over programs, a second launch joins their parts.
 
-At one row a single program would wait for its own latency: 16k ids are 16 programs here. Imported only where a CUDA
+At one row a single program would wait for its own latency: 16k ids are 8 programs here. Imported only where a CUDA
 device runs it. `i_` program index, `o_` offsets, `b_` block of values, `p_` pointers.
 """
 
@@ -14,40 +14,28 @@ import triton.language as tl
 from torch import Tensor
 
 from dsbench.kernels.draft_stats import CLIP, FEATURES, SHIFT
+from dsbench.kernels.noise_triton import noise_of_ids, noise_of_run
+from dsbench.kernels.truncate import Kept
 
-BLOCK = 1024  # ids a program
+BLOCK = 2048  # columns a program
 PARTS = 6  # fp32 of a program: best and second score, best and second logit, sum of e, sum of e d (see draft_stats)
-
-
-@triton.jit
-def _gumbel(seed, position, b_id):
-    """`philox.gumbel_noise` of ids: the same 24 bits, and a log1p exact to an ulp or two.
-
-    log1p(-w) = log(u) w / (1 - u) with u = 1 - w as rounded: the two errors of u cancel.
-    """
-    c0 = (b_id >> 2).to(tl.uint32)
-    zero = c0 * 0
-    w0, w1, w2, w3 = tl.philox(seed, c0, zero + position.to(tl.uint32), zero, zero)
-    odd, upper = (b_id & 1) != 0, (b_id & 2) != 0
-    word = tl.where(upper, tl.where(odd, w3, w2), tl.where(odd, w1, w0))
-    w = ((word >> 8).to(tl.int32).to(tl.float32) + 0.5) * (1.0 / (1 << 24))
-    w = tl.minimum(w, 1.0 - 1.0 / (1 << 24))
-    u = 1.0 - w
-    e = tl.where(u == 1.0, w, -tl.log(u) * (w / tl.where(u == 1.0, 1.0, 1.0 - u)))
-    return -tl.log(e)
 
 
 @triton.jit
 def best_two(b_x, AXIS: tl.constexpr):
     """Largest along an axis, its index (the lowest of equals), largest of the rest; NaN counts as -inf.
 
-    Compared as it is, NaN loses to whatever stands right of it: to a column past the row's end, too.
+    Compared as it is, NaN loses to whatever stands right of it: to a column past the row's end, too. Three plain
+    reductions, because one that carries indices takes longer.
     """
     b_x = tl.where(b_x == b_x, b_x, float("-inf"))
-    top, at = tl.max(b_x, AXIS, return_indices=True, return_indices_tie_break_left=True)
     o_x = tl.arange(0, b_x.shape[AXIS])
-    mine = o_x == at if AXIS == 0 else o_x[None, :] == at[:, None]
-    return top, at, tl.max(tl.where(mine, float("-inf"), b_x), AXIS)
+    if AXIS == 1:
+        o_x = o_x[None, :]
+    top = tl.max(b_x, AXIS, keep_dims=True)
+    at = tl.min(tl.where(b_x == top, o_x, b_x.shape[AXIS]), AXIS, keep_dims=True)
+    second = tl.max(tl.where(o_x == at, float("-inf"), b_x), AXIS)
+    return tl.max(top, AXIS), tl.max(at, AXIS), second
 
 
 @triton.jit
@@ -56,25 +44,32 @@ def score_tile(
     V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, NOISY: tl.constexpr,
     STATS: tl.constexpr,
 ):  # fmt: skip
-    """Stores what logits b_x [rows, BLOCK] of ids `split` * BLOCK on give to their rows b_row, those that are live."""
-    o_v = split * BLOCK + tl.arange(0, BLOCK)
-    hot = b_temperature > 0
-    b_scale = tl.where(hot, b_temperature, 1.0)[:, None]
+    """Stores what logits b_x [rows, BLOCK] of columns `split` * BLOCK on give to their rows b_row, those that are live.
+
+    Temperature is 0 where nobody is live: a tile of cold rows makes no noise.
+    """
+    b_hot = b_temperature > 0
+    b_scale = tl.where(b_hot, tl.minimum(1.0 / b_temperature, 3.0e38), 1.0)[:, None]
     p_mine = p_part + b_row * PARTS * SPLITS + split
     if NOISY:
-        b_id = tl.broadcast_to(tl.load(p_id + o_v, mask=o_v < V, other=0)[None, :], b_x.shape)
-        b_seed = tl.broadcast_to(tl.load(p_seed + b_row, mask=live, other=0)[:, None], b_x.shape)
-        b_noise = _gumbel(b_seed, tl.broadcast_to(b_position[:, None], b_x.shape), b_id)
-        best, at, second = best_two(
-            tl.where(hot[:, None], tl.div_rn(b_x, tl.broadcast_to(b_scale, b_x.shape)) + b_noise, b_x), 1
-        )
+        b_score = b_x
+        if tl.max(b_temperature, 0) > 0:
+            b_seed = tl.load(p_seed + b_row, mask=live, other=0)
+            if p_id is None:
+                b_noise = noise_of_run(b_seed, b_position, split * BLOCK, BLOCK)
+            else:
+                o_v = split * BLOCK + tl.arange(0, BLOCK)
+                b_noise = noise_of_ids(b_seed, b_position, tl.load(p_id + o_v, mask=o_v < V, other=0))
+            b_noisy = tl.fma(b_x, tl.broadcast_to(b_scale, b_x.shape), b_noise)
+            b_score = tl.where(b_hot[:, None], b_noisy, b_x)
+        best, at, second = best_two(b_score, 1)
         tl.store(p_mine, best, mask=live)
         tl.store(p_at + b_row * SPLITS + split, split * BLOCK + at, mask=live)
         if STATS:
             tl.store(p_mine + SPLITS, second, mask=live)
     if STATS:
         top, at, second = best_two(b_x, 1)
-        b_d = (tl.maximum(top, -3.0e38)[:, None] - b_x) / b_scale  # infinite where the logit is excluded
+        b_d = (tl.maximum(top, -3.0e38)[:, None] - b_x) * b_scale  # infinite where the logit is excluded
         b_e = tl.exp(-b_d)
         tl.store(p_mine + 2 * SPLITS, top, mask=live)
         tl.store(p_mine + 3 * SPLITS, second, mask=live)
@@ -84,7 +79,7 @@ def score_tile(
 
 @triton.jit
 def _part_kernel(
-    p_logits, p_temperature, p_seed, p_position, p_id, p_part, p_at, stride,
+    p_logits, p_temperature, p_seed, p_position, p_id, p_cut, p_last, p_part, p_at, stride,
     V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, NOISY: tl.constexpr,
     STATS: tl.constexpr,
 ):  # fmt: skip
@@ -92,6 +87,10 @@ def _part_kernel(
     o_v = split * BLOCK + tl.arange(0, BLOCK)
     o_x = b_row[:, None] * stride + o_v[None, :]
     b_x = tl.load(p_logits + o_x, mask=(o_v < V)[None, :], other=float("-inf")).to(tl.float32)
+    if p_cut is not None:
+        cut = tl.load(p_cut + b_row)[:, None]
+        b_stays = (b_x > cut) | ((b_x == cut) & (o_v[None, :] <= tl.load(p_last + b_row)[:, None]))
+        b_x = tl.where(b_stays, b_x, float("-inf"))
     b_position = tl.load(p_position + b_row) if NOISY else b_row
     score_tile(
         b_x, b_row, b_row >= 0, split, tl.load(p_temperature + b_row), p_seed, b_position, p_id, p_part, p_at,
@@ -161,25 +160,30 @@ def _join_kernel(
 
 
 def coupled_stats(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
-) -> tuple[Tensor, Tensor]:
-    """As draft_stats.coupled_stats_reference, for logits [n, V'] of any float dtype and row stride."""
-    return _launch(logits, temperature, seeds, positions, ids, noisy=True, stats=True)
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As draft_stats.coupled_stats, for logits [n, V'] of any float dtype and row stride."""
+    return _launch(logits, temperature, seeds, positions, ids, kept, noisy=True, stats=True)
 
 
-def law_stats(logits: Tensor, temperature: Tensor) -> Tensor:
-    """As draft_stats.law_stats_reference."""
-    return _launch(logits, temperature, None, None, None, noisy=False, stats=True)[1]
+def law_stats(logits: Tensor, temperature: Tensor, kept: Kept | None = None) -> Tensor:
+    """As draft_stats.law_stats."""
+    return _launch(logits, temperature, None, None, None, kept, noisy=False, stats=True)[1]
 
 
-def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
-    """As gumbel.gumbel_argmax_reference."""
-    return _launch(logits, temperature, seeds, positions, ids, noisy=True, stats=False)[0]
+def gumbel_argmax(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> Tensor:  # fmt: skip
+    """As gumbel.gumbel_argmax."""
+    return _launch(logits, temperature, seeds, positions, ids, kept, noisy=True, stats=False)[0]
 
 
 def _launch(
-    logits: Tensor, temperature: Tensor, seeds: Any, positions: Any, ids: Any, *, noisy: bool, stats: bool
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor, temperature: Tensor, seeds: Any, positions: Any, ids: Any, kept: Kept | None, *, noisy: bool,
+    stats: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Winner [n] int64 and features [n, FEATURES]; what is not asked for stays unwritten."""
     x = logits if logits.stride(-1) == 1 else logits.contiguous()
     n, vocab = x.shape
@@ -193,7 +197,7 @@ def _launch(
     if n == 0:
         return winner, features
     _part_kernel[(n, splits)](
-        x, temperature, seeds, positions, ids, part, at, x.stride(0),
+        x, temperature, seeds, positions, ids, *(kept or (None, None)), part, at, x.stride(0),
         V=vocab, BLOCK=BLOCK, SPLITS=splits, PARTS=PARTS, NOISY=noisy, STATS=stats, num_warps=4,
     )  # fmt: skip
     _join_kernel[(n,)](

@@ -3,6 +3,8 @@
 `gumbel_argmax_reference` builds the whole noise table; `gumbel_argmax_cpu` (numba) makes a number only where it
 could win. Both name the same token. Temperature 0 is plain argmax. Lowest id wins an exact tie. A row of NaN, or of
 -inf, has its first column as winner; one with NaN among numbers has some column of its own.
+`ids` None says that column v stands for id v: where the whole vocabulary is scored, CUDA then shares a counter's four
+words among the four ids that have it.
 """
 
 from __future__ import annotations
@@ -17,37 +19,52 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.philox import GUMBEL_MAX, gumbel_noise
+from dsbench.kernels.truncate import Kept, kept_logits
 
 BLOCK = 64  # logits that share one maximum: a block that cannot matter is skipped whole
 THRESHOLD_STEP = 8  # thresholds per unit of gap
 THRESHOLDS = 18 * THRESHOLD_STEP
 
 
+def column_ids(ids: Tensor | None, logits: Tensor) -> Tensor:
+    """The ids [V'] of the columns of logits [., V']."""
+    return torch.arange(logits.shape[-1], device=logits.device) if ids is None else ids
+
+
+def ids_at(ids: Tensor | None, columns: Tensor) -> Tensor:
+    """The ids of some columns."""
+    return columns if ids is None else ids[columns]
+
+
 def gumbel_argmax_reference(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None
 ) -> Tensor:
     """Index into each row [n, V'] of the winner. temperature fp32 [n]; seeds, positions int64 [n]; ids int64 [V']."""
     scores = logits.float()
     hot = temperature > 0
     scale = torch.where(hot, temperature, torch.ones_like(temperature))
-    noise = gumbel_noise(seeds, positions, ids)
+    noise = gumbel_noise(seeds, positions, column_ids(ids, logits))
     noisy = scores / scale[:, None] + noise
     return torch.where(hot[:, None], noisy, scores).argmax(dim=-1)
 
 
-def gumbel_argmax(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
-    """As the reference; int64 [n]. On the CPU through the compiled kernel, on CUDA through Triton's."""
+def gumbel_argmax(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> Tensor:  # fmt: skip
+    """As the reference, of the logits that are `kept`; int64 [n]. A compiled kernel on the CPU, on CUDA Triton's."""
     if logits.device.type == "cuda":
         from dsbench.kernels import draft_stats_triton
 
-        return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids)
+        return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids, kept)
+    logits = logits if kept is None else kept_logits(logits, kept)
     out = np.empty(logits.shape[0], np.int64)
     _argmax_rows(
         logits.float().contiguous().numpy(),
         temperature.numpy().astype(np.float32),
         seeds.numpy(),
         positions.numpy(),
-        ids.numpy(),
+        column_ids(ids, logits).numpy(),
         winning_words(),
         out,
     )

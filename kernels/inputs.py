@@ -14,7 +14,8 @@ from torch import Tensor
 
 Inputs = dict[str, Any]
 IN_FP32 = ("cos", "sin", "squares", "temperature", "confidence", "scale", "offset")  # whatever the model's dtype
-BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all
+DRAW_CASES = ((1, 1), (3, 63), (17, 1000), (5, 4097), (3, 63, True), (5, 4097, True))  # see argmax_inputs
+BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all, whether that is the whole
     (1, 7, 24, 64, 1300, "rnn", True),
     (3, 4, 9, 5, 77, "rnn", False),
     (17, 3, 33, 8, 2049, "rnn", False),
@@ -27,8 +28,11 @@ BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one de
     (1, 7, 24, 16, 1300, "deep", True),
     (17, 3, 9, 5, 4200, "deep", False),
     (2, 2, 7, 70, 128, "deep", True),
+    (17, 3, 9, 5, 300, "rnn", False, True),
+    (1, 2, 9, 64, 1300, "vanilla", True, True),
 )
-STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384))
+STATS_CASES = ((1, 1), (2, 2), (7, 63), (99, 1000), (5, 4097), (9, 16384), (7, 2100, True))
+TRUNCATE_CASES = ((1, 1), (12, 3), (19, 300), (5, 4500))
 PROJECTION_CASES = (  # rows, inner, outputs, whether there is a bias
     (1, 1, 1, False),
     (1, 7, 5, True),
@@ -86,8 +90,9 @@ def there(make: Callable[..., Inputs]) -> Callable[..., Inputs]:
 
 
 @there
-def argmax_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
-    n, vocab = case
+def argmax_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
+    """Rows, columns and, if some, whether these are the whole vocabulary."""
+    n, vocab, *whole = case
     temperature = torch.rand(n, generator=generator) * 1.5
     if odd:
         temperature[::3] = 0
@@ -98,16 +103,16 @@ def argmax_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: boo
         "temperature": temperature,
         "seeds": torch.randint(-(2**62), 2**62, (n,), generator=generator),
         "positions": torch.randint(0, 8192, (n,), generator=generator),
-        "ids": torch.randperm(vocab * 3, generator=generator)[:vocab].sort().values,
+        "ids": None if any(whole) else torch.randperm(vocab * 3, generator=generator)[:vocab].sort().values,
     }
 
 
 @there
 def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Base logits past a request's depth are poisoned."""
-    n, slots, hidden, rank, vocab, kind, whole = case
-    inputs = argmax_inputs(generator, (n, vocab), odd=odd)
-    depth = torch.full((n,), slots) if whole else torch.arange(n) % (slots + 1)
+    n, slots, hidden, rank, vocab, kind, even, *whole = case
+    inputs = argmax_inputs(generator, (n, vocab, *whole), odd=odd)
+    depth = torch.full((n,), slots) if even else torch.arange(n) % (slots + 1)
     depth[-1] = slots
     base = torch.randn(n, slots, vocab, generator=generator) * 2
     base[torch.arange(slots) >= depth[:, None]] = float("nan")
@@ -138,7 +143,7 @@ def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool
 
 
 @there
-def stats_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
+def stats_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Every fourth row is full of ties, every fourth has lost half of its tokens to top-k, one all but a token."""
     inputs = argmax_inputs(generator, case, odd=odd)
     if not odd:
@@ -149,6 +154,24 @@ def stats_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool
     logits[2::4, 1 + case[1] // 2 :] = float("-inf")
     logits[4:5, 1:] = float("-inf")
     return inputs
+
+
+@there
+def truncate_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: bool = True) -> Inputs:
+    """Rows with neither bound, with one, with both; ties, lost tokens, a NaN, a flat row and one without a number."""
+    n, vocab = case
+    drawn = argmax_inputs(generator, case, odd=odd)
+    logits, row = drawn["logits"], torch.arange(n)
+    top_k, top_p = torch.full((n,), 50), torch.full((n,), 0.95)
+    if odd:
+        top_k = torch.tensor([0, 3, 0, 40, vocab // 2, vocab + 5])[row % 6]
+        top_p = torch.tensor([0.9, 1.0, 0.4, 0.97])[row % 4]
+        logits[1::3] = logits[1::3].round()
+        logits[2::4, vocab // 2 :] = float("-inf")
+        logits[3::7, ::3] = float("nan")
+        logits[5::9] = 0.25
+        logits[8::9] = float("-inf")
+    return {"logits": logits, "temperature": drawn["temperature"], "top_k": top_k, "top_p": top_p}
 
 
 @there

@@ -15,6 +15,7 @@ from dsbench.kernels.calls import (
     block_call,
     block_reference,
     block_triton,
+    bounds,
     pages_after,
     projection_call,
     triton_side,
@@ -24,10 +25,12 @@ from dsbench.kernels.gumbel import gumbel_argmax, gumbel_argmax_reference
 from dsbench.kernels.inputs import (
     ATTENTION_CASES,
     BLOCK_CASES,
+    DRAW_CASES,
     NORM_CASES,
     PROJECTION_CASES,
     ROTATE_CASES,
     STATS_CASES,
+    TRUNCATE_CASES,
     argmax_inputs,
     attention_inputs,
     block_inputs,
@@ -36,6 +39,7 @@ from dsbench.kernels.inputs import (
     rotate_inputs,
     stats_inputs,
     swiglu_inputs,
+    truncate_inputs,
 )
 from dsbench.kernels.linear import projection_reference
 from dsbench.kernels.norm import add_norm, add_norm_reference
@@ -44,6 +48,7 @@ from dsbench.kernels.registry_fused import fused_ops
 from dsbench.kernels.registry_step import step_ops
 from dsbench.kernels.rope import rotate_and_store, rotate_and_store_reference
 from dsbench.kernels.swiglu import swiglu, swiglu_reference
+from dsbench.kernels.truncate import truncate, truncate_reference
 
 
 def registry() -> tuple[Op, ...]:
@@ -57,9 +62,9 @@ def _draws() -> tuple[Op, ...]:
             compiled=gumbel_argmax,
             reference=gumbel_argmax_reference,
             make_inputs=argmax_inputs,
-            cases=((1, 1), (3, 63), (17, 1000), (5, 4097)),
+            cases=DRAW_CASES,
             tolerance=0.0,
-            why="both name a token; scores differ by an ulp of log only, and ties of that size do not occur here",
+            why="both name a token; scores differ by a few ulp of logs only, and ties of that size do not occur here",
             cuda=triton_side("draft_stats", "gumbel_argmax"),
             cost=costs.argmax_cost,
         ),
@@ -81,7 +86,7 @@ def _draws() -> tuple[Op, ...]:
             make_inputs=stats_inputs,
             cases=STATS_CASES,
             tolerance=2e-4,
-            why="scores below 64 round at 2**-18 on each side, g doubles that, and log(g + 0.1) magnifies it tenfold",
+            why="scores below 64 round at 2**-18, noise is good to 4e-6, g doubles it, log(g + 0.1) magnifies tenfold",
             cuda=lambda **inputs: triton_side("draft_stats", "coupled_stats")(**inputs)[1],
             cost=costs.coupled_stats_cost,
         ),
@@ -97,6 +102,18 @@ def _draws() -> tuple[Op, ...]:
                 logits=logits, temperature=temperature
             ),
             cost=costs.law_stats_cost,
+        ),
+        Op(
+            name="truncate",
+            compiled=lambda **inputs: bounds(truncate(**inputs)),
+            reference=lambda **inputs: bounds(truncate_reference(**inputs)),
+            make_inputs=truncate_inputs,
+            cases=TRUNCATE_CASES,
+            tolerance=0.0,
+            why="bounds are logits and columns of the row; no mass before a token is within 1e-6 of a top-p here",
+            cuda=lambda **inputs: bounds(triton_side("truncate", "truncate")(**inputs)),
+            cost=costs.truncate_cost,
+            bind=lambda inputs: partial(truncate, **inputs),
         ),
     )
 

@@ -49,8 +49,7 @@ def judge_coupled(
 
     `recorded` [R, W] pins the text: where it is >= 0 that token stands in for y, and a difference counts as a flip.
     """
-    vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    own = coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, vocabulary)
+    own = coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, None)
     accepted, tokens, ceiling, flips = judge_rows(own, batch.cu_rows, draft.tokens, window, verified, recorded)
     return Verdict(accepted=accepted, tokens=tokens, ceiling=ceiling, flips=flips)
 

@@ -18,7 +18,7 @@ class EngineConfig:
     that set the budget and the step that uses them. page: tokens a KV page; attention on a GPU reads 64 keys at a time
     and looks up one page for them if it holds them all. prefill_chunk: prompt tokens a prefill pass. page_seed:
     shuffles the pages; None keeps them in order. graphs: requests that captured graphs are made for, 0 runs eagerly;
-    then the whole block is drafted.
+    then the whole block is drafted. truncates: the graphs take requests with top-k or top-p too.
     """
 
     rule: str = "coupled"
@@ -28,6 +28,7 @@ class EngineConfig:
     prefill_chunk: int = 512
     page_seed: int | None = 0
     graphs: int = 0
+    truncates: bool = False
     record_rounds: bool = True
 
     def __post_init__(self) -> None:

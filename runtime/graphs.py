@@ -82,7 +82,8 @@ class Slots:
         n, at, sampling = now.requests, now.standing, now.sampling
         for mine, given in (
             (self.anchor, at.anchor), (self.start, at.start), (self.temperature, sampling.temperature),
-            (self.seed, sampling.seed), (self.round, sampling.round),
+            (self.seed, sampling.seed), (self.round, sampling.round), (self.top_k, sampling.top_k),
+            (self.top_p, sampling.top_p),
         ):  # fmt: skip
             mine.zero_()
             mine[:n] = given
@@ -98,11 +99,11 @@ class Slots:
         n = script.tokens.shape[0]
         self.drafts[:n], self.confidence[:n], self.free[:n] = script.tokens, script.confidence, script.free
 
-    def first(self, n: int) -> Round:
-        """The first n slots as a pass reads them."""
+    def first(self, n: int, plain: bool) -> Round:
+        """The first n slots as a pass reads them, their top-k and top-p unless `plain`."""
         sampling = Sampling(
             temperature=self.temperature[:n], top_k=self.top_k[:n], top_p=self.top_p[:n], seed=self.seed[:n],
-            round=self.round[:n], plain=True,
+            round=self.round[:n], plain=plain,
         )  # fmt: skip
         standing = Standing(anchor=self.anchor[:n], start=self.start[:n], table=self.table[:n])
         return Round(standing=standing, sampling=sampling, recorded=self.recorded[:n])
@@ -120,13 +121,14 @@ class Slots:
 
 
 class Graphs:
-    """An executor for the coupled rule without top-k and top-p, at one draft depth; all else it runs eagerly, counted.
+    """An executor for the coupled rule at one draft depth; all else it runs eagerly, counted.
 
-    `capture` makes a replay of a pass. It is called once a tier, the largest first, when this is made.
+    `capture` makes a replay of a pass. It is called once a tier, the largest first, when this is made. Only if this
+    `truncates` does it take top-k and top-p: passes that look for them draft from logits in memory.
     """
 
-    def __init__(self, models: Models, tiers: Tiers, depth: int, capture: Capture) -> None:
-        self.models, self.tiers, self.depth = models, tiers, depth
+    def __init__(self, models: Models, tiers: Tiers, depth: int, capture: Capture, *, truncates: bool = False) -> None:
+        self.models, self.tiers, self.depth, self.plain = models, tiers, depth, not truncates
         self.eager, self.misses = Eager(models), 0
         self.most: float = tiers.requests[-1]
         self.slots = Slots(models, tiers.requests[-1])
@@ -167,14 +169,15 @@ class Graphs:
         return draft, self.verify_graphs[next_tier(self.tiers.rows, rows)]
 
     def _fits(self, now: Round) -> bool:
-        return self.models.rule == "coupled" and now.sampling.plain and now.requests <= self.tiers.requests[-1]
+        taken = self.models.rule == "coupled" and (now.sampling.plain or not self.plain)
+        return taken and now.requests <= self.tiers.requests[-1]
 
     def _draft_run(self, n: int) -> Run:
         depths = torch.full((n,), self.depth)  # on the host, where slots are counted
 
         def run() -> None:
             slots = self.slots
-            made = draft_pass(self.models, slots.first(n), lambda free: depths)
+            made = draft_pass(self.models, slots.first(n, self.plain), lambda free: depths)
             for mine, given in (
                 (slots.drafts, made.tokens),
                 (slots.confidence, made.confidence),
@@ -189,7 +192,7 @@ class Graphs:
 
         def run() -> None:
             slots = self.slots
-            now, draft, verified = slots.first(n), slots.draft(n, self.depth), slots.verified[:n]
+            now, draft, verified = slots.first(n, self.plain), slots.draft(n, self.depth), slots.verified[:n]
             at = now.standing
             page, context = self.models.pool.shape.page, at.start.int()
             batch = pack_padded(at.anchor, draft.tokens, verified, context, at.table, slots.live, rows, page)
@@ -208,7 +211,8 @@ def make_executor(models: Models, config: EngineConfig, depth: int) -> Executor:
     """What runs on the models' pool: eager, or graphs where the config asks. Attention's grid follows from the pool."""
     if not config.graphs:
         return Eager(models)
-    return Graphs(models, Tiers.ladder(config.graphs, depth), depth, capture_on(models.target.device))
+    tiers, capture = Tiers.ladder(config.graphs, depth), capture_on(models.target.device)
+    return Graphs(models, tiers, depth, capture, truncates=config.truncates)
 
 
 def make_models(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:

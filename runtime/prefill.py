@@ -66,7 +66,7 @@ def _first_tokens(requests: Sequence[Request], logits: Tensor, rule: str) -> lis
     sampling = sampling_of(requests, logits.device)
     positions = torch.tensor([len(r.prompt_ids) for r in requests], device=logits.device)
     if rule == "coupled":
-        tokens = coupled_choice(logits, sampling, positions, torch.arange(logits.shape[-1], device=logits.device))
+        tokens = coupled_choice(logits, sampling, positions, None)
     else:
         tokens = inverse_cdf(distribution(logits, sampling), keyed_uniforms(sampling, positions, Purpose.BONUS))
     return [r.canonical[0] if r.canonical else t for r, t in zip(requests, tokens.tolist(), strict=True)]

@@ -39,6 +39,11 @@ class SamplingParams:
         if any(not text for text in self.stop):
             raise UsageError("a stop string must not be empty")
 
+    @property
+    def truncates(self) -> bool:
+        """Whether top-k or top-p is asked for."""
+        return self.top_k > 0 or self.top_p < 1
+
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> SamplingParams:
         """Raises UsageError for a key that is no field."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.draft_stats import coupled_stats, law_stats
-from dsbench.kernels.gumbel import gumbel_argmax
+from dsbench.kernels.gumbel import gumbel_argmax, ids_at
 from dsbench.kernels.philox import uniforms
+from dsbench.kernels.truncate import Kept, kept_logits, truncate
 from dsbench.runtime.request import Request
 
 
@@ -62,29 +63,19 @@ def sampling_of(requests: Sequence[Request], device: torch.device) -> Sampling:
         top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
         seed=torch.tensor([p.seed for p in params], dtype=torch.int64, device=device),
         round=torch.tensor([r.rounds for r in requests], dtype=torch.int64, device=device),
-        plain=all(p.top_k == 0 and p.top_p == 1 for p in params),
+        plain=not any(p.truncates for p in params),
     )
 
 
-def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [n, V] in fp32 with what top-k and top-p exclude at -inf. Top-k first, then top-p on the tempered rest.
+def kept_of(logits: Tensor, sampling: Sampling) -> Kept | None:
+    """What top-k and top-p leave of logits [n, V]; None where nobody asks for them."""
+    return None if sampling.plain else truncate(logits, sampling.temperature, sampling.top_k, sampling.top_p)
 
-    At temperature 0 nothing is excluded: the argmax always survives. Ties at the k-th value all stay.
-    """
-    x = logits.float()
-    if sampling.plain:
-        return x
-    ordered, order = x.sort(dim=-1, descending=True, stable=True)
-    limited = (sampling.top_k > 0) & (sampling.temperature > 0)
-    k = torch.where(limited, sampling.top_k, x.shape[-1]).clamp(max=x.shape[-1])
-    kth = ordered.gather(-1, (k - 1)[:, None])
-    x = x.masked_fill(x < kth, float("-inf"))
-    tempered = ordered.masked_fill(ordered < kth, float("-inf")) / _scale(sampling)
-    before = tempered.double().softmax(-1).cumsum(-1).roll(1, dims=-1)
-    before[:, 0] = -1  # the most likely token stays whatever top-p is
-    out = torch.zeros_like(x, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p.double()[:, None])
-    out &= (sampling.temperature > 0)[:, None] & (sampling.top_p < 1)[:, None]
-    return x.masked_fill(out, float("-inf"))
+
+def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits [n, V] in fp32 with what top-k and top-p exclude at -inf."""
+    kept = kept_of(logits, sampling)
+    return logits.float() if kept is None else kept_logits(logits, kept)
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -94,22 +85,22 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     return torch.where((sampling.temperature > 0)[:, None], (x / _scale(sampling)).softmax(-1), greedy)
 
 
-def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> Tensor:
-    """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] names the columns' vocabulary ids."""
-    x = logits if sampling.plain else admissible(logits, sampling)  # the kernels read any dtype
-    return ids[gumbel_argmax(x, sampling.temperature, sampling.seed, positions, ids)]
+def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor | None) -> Tensor:
+    """The coupled rule's token [n] for absolute `positions` [n]; `ids` [V'] of the columns, None for all of them."""
+    kept = kept_of(logits, sampling)
+    return ids_at(ids, gumbel_argmax(logits, sampling.temperature, sampling.seed, positions, ids, kept))
 
 
-def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
     """`coupled_choice` and the features [n, 6] of the law it drew from (kernels/draft_stats.py)."""
-    x = logits if sampling.plain else admissible(logits, sampling)
-    winner, features = coupled_stats(x, sampling.temperature, sampling.seed, positions, ids)
-    return ids[winner], features
+    kept = kept_of(logits, sampling)
+    winner, features = coupled_stats(logits, sampling.temperature, sampling.seed, positions, ids, kept)
+    return ids_at(ids, winner), features
 
 
 def law_features(logits: Tensor, sampling: Sampling) -> Tensor:
     """Features [n, 6] that know no noise, so that they anticipate no draw."""
-    return law_stats(admissible(logits, sampling), sampling.temperature)
+    return law_stats(logits, sampling.temperature, kept_of(logits, sampling))
 
 
 def keyed_uniforms(sampling: Sampling, positions: Tensor, purpose: Purpose) -> Tensor:

@@ -58,7 +58,6 @@ class Steady:
     ) -> None:
         self.models, self.tiers, self.depth, self.commit = models, tiers, depth, commit
         self.seats = Seats(shape, models.pool.shape.pages, models.target.device)
-        self.vocabulary = torch.arange(models.target.shape.vocab, device=models.target.device)
         self.chunks = [PromptRows(self.seats, n) for n in CHUNKS]
         with torch.inference_mode():
             self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
@@ -152,7 +151,7 @@ class Steady:
             models = self.models
             logits, taps = models.target.forward(rows.batch, models.pool, models.drafter.taps)
             models.drafter.observe(rows.batch, taps, models.pool)
-            tokens = coupled_choice(logits, rows.sampling, rows.end, self.vocabulary)
+            tokens = coupled_choice(logits, rows.sampling, rows.end, None)
             rows.first.copy_(tokens)
 
         return run

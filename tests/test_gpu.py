@@ -126,6 +126,28 @@ def test_draws_of_real_size(dtype, rows, vocab):
         assert largest(there[1], here[1]) < 4e-4, (there[1].cpu() - here[1]).abs().amax(0)
 
 
+@pytest.mark.parametrize("vocab", [49152, 151_936])
+def test_draws_from_a_whole_vocabulary_are_those_from_its_ids(vocab):
+    """Cold rows among hot ones, flat laws and steep ones; and a row is what it is alone."""
+    generator = torch.Generator("cuda").manual_seed(vocab)
+    logits = torch.randn(96, vocab, generator=generator, device="cuda") * torch.arange(96, device="cuda")[:, None] / 24
+    temperature = torch.arange(96, device="cuda") % 5 / 3.0
+    seeds = torch.randint(-(2**62), 2**62, (96,), generator=generator, device="cuda")
+    rest = (temperature, seeds, torch.arange(96, device="cuda") * 7)
+    ids = torch.arange(vocab, device="cuda")
+    for dtype in (torch.bfloat16, torch.float32):
+        x = logits.to(dtype)
+        drawn, (winner, features) = gumbel_argmax(x, *rest, None), coupled_stats(x, *rest, None)
+        assert torch.equal(drawn, gumbel_argmax(x, *rest, ids)) and torch.equal(drawn, winner)
+        given = coupled_stats(x, *rest, ids)
+        assert torch.equal(given[0], drawn)
+        torch.testing.assert_close(given[1], features, atol=2e-5, rtol=1e-5)
+        here = gumbel_argmax(x.cpu(), *(t.cpu() for t in rest), None)
+        assert (here == drawn.cpu()).float().mean() > 0.98, "more than near ties"
+        for row in (0, 1, 95):
+            assert gumbel_argmax(x[row : row + 1], *(t[row : row + 1] for t in rest), None) == drawn[row]
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("width", [8, 20, 64, 128])
 @pytest.mark.parametrize(

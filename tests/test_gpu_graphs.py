@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def engine_of(mode, batch, graphs, executor=None, replay=None):
+def engine_of(mode, batch, graphs, executor=None, replay=None, **changes):
     target = tiny_target(torch.device("cuda")) if executor is None else executor.models.target
     arm = parse_arm(mode)
     made = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": tiny_drafter}
@@ -33,7 +33,7 @@ def engine_of(mode, batch, graphs, executor=None, replay=None):
         arm, block=drafter.block, rule="coupled", lag=0, table=staircase_table(batch, 4), calibrations=None,
         replay=replay,
     )  # fmt: skip
-    config = EngineConfig(page=16, prefill_chunk=7, graphs=graphs)
+    config = EngineConfig(page=16, prefill_chunk=7, graphs=graphs, **changes)
     return Engine(
         target, drafter, arm, planner, config, tokens=batch * 96, eos=frozenset(), executor=executor, longest=64
     )  # fmt: skip
@@ -50,6 +50,25 @@ def test_graphs_write_the_eager_text(mode, temperature):
         texts.append([r.output for r in requests])
         assert all(s.misses == 0 for s in engine.steps)
         engine.pool.check()
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("mode", ["none", "static", "compact", "mtp:2"])
+def test_graphs_that_truncate_write_the_eager_text(mode):
+    """Of requests with both bounds, with one and with none, some of them greedy."""
+
+    def mixed():
+        kinds = [{"top_k": 5, "top_p": 0.8}, {}, {"top_p": 0.6}, {"top_k": 3}, {"top_k": 4, "temperature": 0.0}]
+        made = [make_requests(11, **({"temperature": 0.9, "max_tokens": 24} | kind)) for kind in kinds]
+        return [made[i % len(kinds)][i] for i in range(11)]
+
+    texts = []
+    for graphs in (0, 5):
+        requests = mixed()
+        engine = engine_of(mode, 5, graphs, truncates=graphs > 0)
+        run_closed_loop(engine, requests, concurrency=5)
+        texts.append([r.output for r in requests])
+        assert all(s.misses == 0 for s in engine.steps)
     assert texts[0] == texts[1]
 
 

@@ -71,6 +71,28 @@ def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind, dtype):
         torch.testing.assert_close(alone[1][0], features[r, :depth], atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "dtype"), [(256, torch.bfloat16), (48, torch.float32)], ids=str)
+def test_drafts_from_a_whole_vocabulary_do_not_depend_on_the_size_of_their_group(rows, dtype):
+    """Groups of 32 requests, of 16 and of one; with the vocabulary's ids given, and left out."""
+    case = (rows, 2, 64, 256, 151_936, "vanilla", True, True)
+    x = BLOCK.make_inputs(torch.Generator("cuda").manual_seed(1), case, odd=False)
+    x = {name: t.to(dtype) if "." in name or name == "base" else t for name, t in x.items()}
+    head = Head.of("vanilla", {name: t for name, t in x.items() if "." in name}, x["markov_w1.weight"])
+    part = head.hidden_part(x["hidden"])
+
+    def run(at, ids=None):
+        mine = {name: x[name][at] for name in ROWS}
+        counts = [2] * len(mine["anchor"])
+        return coupled_block(head, part=part[at], counts=counts, ids=ids, stats=False, **mine)[0]
+
+    tokens = run(slice(None))
+    assert torch.equal(run(slice(None), torch.arange(151_936, device="cuda")), tokens)
+    for first in range(0, rows, 16):
+        assert torch.equal(run(slice(first, first + 16)), tokens[first : first + 16])
+    for r in (0, 17, 31, 32, rows - 1):
+        assert torch.equal(run(slice(r, r + 1)), tokens[r : r + 1])
+
+
 @pytest.mark.parametrize(("kind", "launches"), [("none", 0), ("vanilla", 2), ("gated", 2), ("rnn", 2), ("deep", 2)])
 @pytest.mark.parametrize("events", [False, True])
 def test_launches_of_a_slot(kind, launches, events):

@@ -88,6 +88,26 @@ def test_what_no_graph_fits_runs_eagerly_and_is_counted(changes):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("mode", ["none", "static", "compact", "mtp:2"])
+def test_graphs_that_truncate_write_the_eager_text(mode):
+    """Of requests with both bounds, with one and with none, some of them greedy."""
+
+    def mixed():
+        kinds = [{"top_k": 5, "top_p": 0.8}, {}, {"top_p": 0.6}, {"top_k": 3}, {"top_k": 4, "temperature": 0.0}]
+        made = [make_requests(7, **({"temperature": 0.9, "max_tokens": 12} | kind)) for kind in kinds]
+        return [made[i % len(kinds)][i] for i in range(7)]
+
+    wanted, plain = mixed(), make_requests(7, temperature=0.9, max_tokens=12)
+    run("none", wanted, batch=7)
+    run("none", plain, batch=7)
+    assert [r.output for r in wanted] != [r.output for r in plain]
+    for batch in (1, 5):
+        requests = mixed()
+        engine = run(mode, requests, batch=batch, config=config(batch, truncates=True))
+        assert [r.output for r in requests] == [r.output for r in wanted]
+        assert all(step.misses == 0 for step in engine.steps)
+
+
 def test_padded_rows_are_the_packed_ones_and_nobodys():
     anchor, drafts = torch.tensor([7, 8, 9, 0]), torch.arange(12).view(4, 3)
     verified, context = torch.tensor([2, 0, 3, 1]), torch.tensor([5, 6, 7, 0], dtype=torch.int32)
@@ -134,15 +154,33 @@ def test_an_executor_serves_one_engine_after_another():
         assert [r.output for r in requests] == [r.output for r in wanted]
 
 
-def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
-    target = tiny_target()
+def sweep_of(target):
     drafters = {"none": NoDrafter(target.device), "dspark": tiny_drafter(target)}
     deployment = SimpleNamespace(
         target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None,
         graphs=True, overlap=False,
         drafter_of=lambda arm: drafters[arm.drafter],
     )  # fmt: skip
-    engines, executors = Engines(deployment, requests=3), []
+    return Engines(deployment, requests=3)
+
+
+def test_a_sweep_has_graphs_for_top_k_beside_those_without():
+    engines, table, executors = sweep_of(tiny_target()), staircase_table(4, 4), []
+    for sampling in ({}, {"top_k": 4}, {"top_p": 0.7}, {}):
+        wanted, queue = (make_requests(6, max_tokens=10, **sampling) for _ in range(2))
+        run("none", wanted, batch=6)
+        engine = engines.make(parse_arm("static"), config(0), table, queue, 3)
+        run_closed_loop(engine, queue, concurrency=3)
+        engine.close()
+        assert [r.output for r in queue] == [r.output for r in wanted]
+        assert all(s.misses == 0 for s in engine.steps)
+        executors.append(engine.executor)
+    plain, few, likely, again = executors
+    assert plain is again and few is likely and plain is not few
+
+
+def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
+    engines, executors = sweep_of(tiny_target()), []
     table = staircase_table(4, 4)
     wanted = make_requests(6, max_tokens=10)
     run("none", wanted, batch=6)

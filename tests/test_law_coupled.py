@@ -50,8 +50,8 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
     tables = noise_tables()
     prompt = (1, 2)
 
-    def table_argmax(logits, temps, seeds, positions, ids):
-        noise = tables[seeds, (positions - len(prompt)).clamp(0, LENGTH - 1)][:, ids]
+    def table_argmax(logits, temps, seeds, positions, ids, kept):
+        noise = tables[seeds, (positions - len(prompt)).clamp(0, LENGTH - 1)][:, slice(None) if ids is None else ids]
         hot = (temps > 0)[:, None]
         return torch.where(hot, logits / torch.where(hot, temps[:, None], 1.0) + noise, logits).argmax(-1)
 
@@ -120,6 +120,8 @@ def test_compiled_argmax_equals_the_whole_noise_table(spread, subset):
     positions = torch.randint(0, 9000, (64,), generator=generator)
     expected = gumbel_argmax_reference(logits, temperature, seeds, positions, ids)
     assert torch.equal(gumbel_argmax(logits, temperature, seeds, positions, ids), expected)
+    if not subset:
+        assert torch.equal(gumbel_argmax(logits, temperature, seeds, positions, None), expected)
 
 
 def test_coupled_sampling_follows_the_softmax():

@@ -103,7 +103,7 @@ class ToyDrafter:
                 laws.append(distribution(logits, sampling))
                 tokens[:, j] = inverse_cdf(laws[-1], keyed_uniforms(sampling, start + j + 1, Purpose.DRAFT))
             else:
-                tokens[:, j] = coupled_choice(logits, sampling, start + j + 1, self.vocabulary)
+                tokens[:, j] = coupled_choice(logits, sampling, start + j + 1, None)
             prefixes = [(*p, int(t)) for p, t in zip(prefixes, tokens[:, j], strict=True)]
         return Draft(
             tokens=tokens, confidence=confidence, free=confidence, depth=depth,

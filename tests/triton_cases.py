@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from attention_tools import check_alike
 
@@ -14,8 +16,10 @@ from dsbench.kernels import (
     fused_triton,
     judge_triton,
     linear_triton,
+    noise_triton,
     pack_triton,
     plan_triton,
+    truncate_triton,
 )
 from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.draft_head import Head
@@ -24,17 +28,28 @@ from dsbench.kernels.inputs import in_dtype
 from dsbench.kernels.inputs_step import plan_inputs
 from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.pack import pack_reference
+from dsbench.kernels.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel_from_bits, gumbel_noise
 from dsbench.kernels.plan import plan_reference
 from dsbench.kernels.registry import registry
+from dsbench.kernels.truncate import kept_logits, truncate_reference
 from dsbench.runtime.drafters.heads import head_shapes, token_width
 
 OPS = {op.name: op for op in registry() if op.cuda is not None}
 CASES = [(op, case) for op in OPS.values() for case in op.cases if case != (9, 16384)]
 
 
+@triton.jit
+def log2(b_x):
+    return tl.log2(b_x)
+
+
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
-    """A loop bound is an array of one element there, which NumPy 2.4 no longer takes for an index."""
+    """A loop bound is an array of one element there, which NumPy 2.4 no longer takes for an index.
+
+    A device's own instructions are unknown there.
+    """
+    monkeypatch.setattr(noise_triton, "log2", log2)
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor, scope):
@@ -65,11 +80,47 @@ def test_op_equals_its_reference(op, case):
     assert (made.double() - wanted.double()).abs().max() <= op.tolerance, op.why
 
 
+@triton.jit
+def noise_kernel(p_seed, p_position, p_id, p_out, first, V: tl.constexpr):
+    b_row = tl.arange(0, 2)
+    b_seed, b_position = tl.load(p_seed + b_row), tl.load(p_position + b_row)
+    p_mine = p_out + b_row[:, None] * V + tl.arange(0, V)[None, :]
+    tl.store(p_mine, noise_triton.noise_of_run(b_seed, b_position, first, V))
+    b_id = tl.load(p_id + tl.arange(0, V))
+    tl.store(p_mine + 2 * V, noise_triton.noise_of_ids(b_seed, b_position, b_id))
+
+
+@pytest.mark.parametrize("first", [0, 8, 151_936 - 512])
+def test_noise_is_the_reference_noise_and_that_of_a_run_has_the_same_bits(first):
+    seeds, positions, ids = torch.tensor([3, -(2**61)]), torch.tensor([0, 8191]), torch.arange(first, first + 512)
+    made = torch.empty(2, 2, 512)
+    noise_kernel[(1,)](seeds, positions, ids, made, first, V=512)
+    assert torch.equal(made[0], made[1])
+    torch.testing.assert_close(made[0], gumbel_noise(seeds, positions, ids), atol=2e-6, rtol=1e-6)
+
+
+@triton.jit
+def word_kernel(p_word, p_out, N: tl.constexpr):
+    o_n = tl.arange(0, N)
+    tl.store(p_out + o_n, noise_triton._gumbel(tl.load(p_word + o_n).to(tl.uint32)))
+
+
+def test_noise_of_the_outermost_words_and_of_those_where_its_formula_changes():
+    eighth = 1 << 29
+    words = torch.tensor([0, 255, 256, 2**32 - 1, 2**32 - 256, 2**31, eighth - 256, eighth])
+    made = torch.empty(8)
+    word_kernel[(1,)](words, made, N=8)
+    assert made.max() <= GUMBEL_MAX and made.min() >= GUMBEL_MIN - 1e-6
+    torch.testing.assert_close(made, gumbel_from_bits(words), atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])
-def test_the_draw_is_the_reference_draw_with_exact_ties(spread):
+def test_the_draw_is_the_reference_draw_with_exact_ties(spread, monkeypatch):
     """Every logit and every id stands twice, once in another program's part of the row."""
+    from dsbench.kernels import draft_stats_triton
     from dsbench.kernels.draft_stats_triton import coupled_stats, gumbel_argmax
 
+    monkeypatch.setattr(draft_stats_triton, "BLOCK", 1024)
     generator = torch.Generator().manual_seed(2)
     half, ids = torch.randn(24, 1100, generator=generator) * spread, torch.arange(1100) * 7
     order = torch.arange(2200) % 1100
@@ -141,6 +192,22 @@ def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind):
         alone = run(slice(r, r + 1), True)
         assert torch.equal(alone[0][0], tokens[r])
         torch.testing.assert_close(alone[1][0], features[r], atol=1e-5, rtol=1e-5)
+
+
+def test_groups_of_requests_may_be_large(monkeypatch):
+    """Of the whole vocabulary, where there are many: the same sums, whoever shares a tile."""
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_in_order)
+    x = OPS["coupled_block tokens"].make_inputs(
+        torch.Generator().manual_seed(1), (37, 2, 9, 8, 300, "rnn", False, True)
+    )
+    head = Head.of("rnn", {name: t for name, t in x.items() if "." in name}, x["markov_w1.weight"])
+    rest = {name: x[name] for name in ("base", "anchor", "start", "depth", "temperature", "seeds", "ids")}
+    part = head.hidden_part(x["hidden"])
+    small = draft_head_triton.coupled_block(head, part=part, most=2, stats=True, **rest)
+    monkeypatch.setattr(draft_head_triton, "FILLS", 1)
+    large = draft_head_triton.coupled_block(head, part=part, most=2, stats=True, **rest)
+    assert torch.equal(large[0], small[0]) and large[0][-1].any()
+    torch.testing.assert_close(large[1], small[1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies no bfloat16
@@ -400,6 +467,42 @@ def test_an_exact_projection_of_no_rows_and_of_rows_in_two_dimensions():
     x, weight = torch.randn(2, 3, 20), torch.randn(7, 20)
     assert linear_triton.linear(x[:, :0], weight).shape == (2, 0, 7)
     torch.testing.assert_close(linear_triton.linear(x, weight), x @ weight.T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("lanes", "capacity", "dtype"), [(64, 16, torch.float32), (32, 512, torch.float16)], ids=str)
+def test_bounds_are_the_reference_ones_wherever_they_are_searched(lanes, capacity, dtype, monkeypatch):
+    """In the list in one tile and in several, and in the row: k too large, a law too flat, too many equals."""
+    monkeypatch.setattr(truncate_triton, "LANES", lanes)
+    monkeypatch.setattr(truncate_triton, "CAPACITY", capacity)
+    logits = (torch.randn(7, 150, generator=torch.Generator().manual_seed(lanes)) * 2).to(dtype)
+    logits[1], logits[2] = logits[1].round(), logits[2] / 20
+    logits[3, 110:] = float("-inf")
+    beside = torch.full((7, 160), float("nan"), dtype=dtype)
+    beside[:, :150] = logits
+    temperature, top_k = torch.tensor([1.0, 1.0, 1.0, 0.7, 2.0, 1.5, 1.0]), torch.tensor([7, 20, 0, 100, 149, 0, 60])
+    rest = (temperature, top_k, torch.tensor([1.0, 0.8, 0.95, 0.9, 1.0, 0.3, 0.99]))
+    made, wanted = truncate_triton.truncate(beside[:, :150], *rest), truncate_reference(logits, *rest)
+    assert torch.equal(made.cut, wanted.cut) and torch.equal(made.last, wanted.last)
+    kept = (kept_logits(logits, made) > float("-inf")).sum(1)
+    assert kept.min() > 1 and kept.max() < 150
+
+
+def test_a_draw_of_what_is_kept_is_the_draw_without_the_rest():
+    from dsbench.kernels.draft_stats_triton import coupled_stats, gumbel_argmax, law_stats
+
+    x = OPS["truncate"].make_inputs(torch.Generator().manual_seed(6), (9, 2100))
+    x["logits"] = x["logits"].nan_to_num(nan=0.0)
+    kept = truncate_reference(**x)
+    drawn = (x["temperature"], torch.arange(9) * 5, torch.arange(9) * 31, None)
+    winner, features = coupled_stats_reference(kept_logits(x["logits"], kept), *drawn)
+    winner[8] = 0  # a row without a number
+    assert torch.equal(gumbel_argmax(x["logits"], *drawn, kept), winner)
+    made = coupled_stats(x["logits"], *drawn, kept)
+    assert torch.equal(made[0], winner)
+    torch.testing.assert_close(made[1][:8], features[:8], atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(
+        law_stats(x["logits"], x["temperature"], kept)[:8, :4], features[:8, :4], atol=2e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")], ids=str)

@@ -25,6 +25,7 @@ from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on,
 from dsbench.runtime.drafters.events import event_head, event_of
 from dsbench.runtime.drafters.heads import token_table
 from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
+from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import DenseTarget, attend, layer_weights
@@ -43,8 +44,8 @@ class DSparkDrafter:
         self.hidden_norm, self.norm = weights["hidden_norm.weight"], weights["norm.weight"]
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.embedding = weights.get("embed_tokens.weight", target.embedding)
-        ids = weights.get("draft_vocab_ids")
-        self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids.long()
+        ids = self.ids = reduced_ids(weights, target.shape.vocab)
+        self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids
         self.head = weights.get("lm_head.weight", target.head)
         if self.head.shape[0] != self.vocabulary.shape[0]:
             self.head = self.head[self.vocabulary].contiguous()
@@ -121,7 +122,7 @@ class DSparkDrafter:
         counts: list[int] = depth.tolist()
         most, drafted = max(counts), depth_on(depth, counts, hidden.device)
         plan = Plan(
-            start=start, counts=counts, depth=drafted, sampling=sampling, ids=self.vocabulary, rule=rule,
+            start=start, counts=counts, depth=drafted, sampling=sampling, ids=self.ids, rule=rule,
             stats=self.events is not None,
         )  # fmt: skip
         base, mine = self._base(hidden, counts), hidden[:, :most]

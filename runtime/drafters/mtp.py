@@ -22,6 +22,7 @@ from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
 from dsbench.runtime.drafters.slots import draw_rows
+from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend, layer_weights
@@ -45,8 +46,8 @@ class MtpDrafter:
         self.fc = Projection(weights["fc.weight"])
         self.embed_norm, self.norm = weights["embed_norm.weight"], weights["norm.weight"]
         self.target_norm, self.target_eps, self.embedding = target.norm, target.shape.norm_eps, target.embedding
-        ids = weights.get("draft_vocab_ids")
-        self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids.long()
+        ids = self.ids = reduced_ids(weights, target.shape.vocab)
+        self.vocabulary = torch.arange(target.shape.vocab, device=target.device) if ids is None else ids
         self.unembed = target.unembed if ids is None else Projection(target.head[self.vocabulary].contiguous())
         self.confidence: tuple[Tensor, Tensor] | None = None
         if shape.confidence:
@@ -89,7 +90,7 @@ class MtpDrafter:
                 hidden = self.step(tokens, hidden, at, rows.table[index], pool)
                 confidence[index, j] = self._confidence(hidden)
             tokens, _, law = draw_rows(
-                self.unembed(hidden), sampling.rows(index), at + 1, self.vocabulary, rule=rule, stats=False
+                self.unembed(hidden), sampling.rows(index), at + 1, self.ids, rule=rule, stats=False
             )
             drafts[index, j] = tokens
             if laws is not None and law is not None:

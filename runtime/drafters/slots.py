@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dsbench.kernels.draft_head import Head, coupled_block, walk
 from dsbench.kernels.draft_stats import FEATURES
+from dsbench.kernels.gumbel import ids_at
 from dsbench.runtime.sampling import (
     Purpose,
     Sampling,
@@ -33,7 +34,7 @@ class Plan:
     counts: Sequence[int]  # [R] slots wanted
     depth: Tensor  # [R] the same beside the drafts
     sampling: Sampling
-    ids: Tensor  # [V'] vocabulary ids of the columns
+    ids: Tensor | None  # [V'] vocabulary ids of the columns, None where they are all of them
     rule: str
     stats: bool  # features of the laws are wanted
 
@@ -48,13 +49,13 @@ class Drawn:
 
 
 def draw_rows(
-    logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor, *, rule: str, stats: bool
+    logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor | None, *, rule: str, stats: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Ids [m] for `positions` [m], features [m, 6] if wanted, the law [m, V'] unless coupled."""
     if rule != "coupled":
         law = distribution(logits, sampling)
         drawn = inverse_cdf(law, keyed_uniforms(sampling, positions, Purpose.DRAFT))
-        return ids[drawn], law_features(logits, sampling) if stats else None, law
+        return ids_at(ids, drawn), law_features(logits, sampling) if stats else None, law
     if stats:
         return *coupled_draw(logits, sampling, positions, ids), None
     return coupled_choice(logits, sampling, positions, ids), None, None

@@ -66,5 +66,11 @@ def _check_ids(drafter: str, ids: Tensor, vocab: int) -> None:
         raise UsageError(f"drafter {drafter}: {IDS} must increase from each to the next")
 
 
+def reduced_ids(weights: Mapping[str, Tensor], vocab: int) -> Tensor | None:
+    """int64 ids [V'] of a reduced draft vocabulary; None where it is the whole one, whose ids stand in order."""
+    ids = weights.get(IDS)
+    return None if ids is None or ids.shape[0] == vocab else ids.long()
+
+
 def _kind(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
