@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NARROW, NARROW_ROWS = 1024, 256  # hidden sizes up to this: fused up to so many rows
-WIDE_ROWS = 0  # rows up to which wider models are fused
+# rows of a pass that is fused, for hidden sizes up to NARROW and above; elsewhere the library's products win
+NARROW = 1024
+NARROW_ROWS = (range(1, 9), range(225, 257))
+WIDE_ROWS = (range(1, 2),)
 SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so many weights is not the library's
 WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
 MULTIPROCESSORS = 132
 ROWS, OUTPUTS = (128, 64, 32, 16), (64, 32, 16)  # of a tile
-ALONE = 1  # rows up to which each has programs of its own, which read the weights again
+ALONE = 8  # rows up to which each has programs of its own, which read the weights again
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
 FILL, WIDE_FILL = 100, 200  # programs that its product should have; one of SMALL_WEIGHTS
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
@@ -37,7 +39,7 @@ class Tile:
 
 def fuses(hidden: int, rows: int) -> bool:
     """Whether a pass of so many rows of a model of this width is run by fused kernels."""
-    return 0 < rows <= (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS)
+    return any(rows in some for some in (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS))
 
 
 def is_small(rows: int, weights: int) -> bool:
