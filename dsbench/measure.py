@@ -37,8 +37,9 @@ def run_repeat(
     run_closed_loop(engine, requests, concurrency=batch, until=wanted)
     engine.close()
     by_id = {r.id: r for r in requests}
-    rounds = records_frame(engine.rounds, RoundRecord)
-    rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in engine.rounds]
+    recorded = engine.rounds
+    rounds = records_frame(recorded, RoundRecord)
+    rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in recorded]
     rounds["name"] = [prompt_of(by_id[i]) for i in rounds["request"]]
     rounds["measured"] = rounds["request"].isin(wanted)
     done = records_frame(engine.finished, RequestRecord)

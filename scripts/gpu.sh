@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds, checks, trains and measures on a machine with a CUDA device and a torch of its own; needs nothing installed.
 #   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters time selftest kernels
+#                                     costs record sweep sanitize
 # GGUF: the model file, or a folder of its parts in order. WORK: scratch. RESULTS: what is to be kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -75,6 +76,38 @@ stage_kernels() { # KERNEL_FLAGS: e.g. --quick, --op paged_attention; the file h
   dsbench bench-kernels --out "$RESULTS/kernels.json" ${KERNEL_FLAGS:-} >"$RESULTS/kernels.txt" 2>"$RESULTS/kernels.log" \
     || { tail -40 "$RESULTS/kernels.txt" "$RESULTS/kernels.log"; return 1; }
   head -c 10000 "$RESULTS/kernels.txt"
+}
+# COST_TARGETS, COST_CONTEXTS: what to make tables of
+stage_costs() {
+  local target name
+  for target in ${COST_TARGETS:-smollm2-135m shape:qwen3-1.7b shape:qwen3-8b}; do
+    name=${target#shape:}
+    dsbench profile-cost --target "$target" --batch "${COST_BATCHES:-1:256:x2}" --context "${COST_CONTEXTS:-64,512,1085}" \
+      --passes "${COST_PASSES:-2}" --out "$RESULTS/cost-$name.json" >"$RESULTS/cost-$name.txt" 2>"$WORK/cost-$name.log" \
+      || { tail -40 "$WORK/cost-$name.log"; return 1; }
+    cat "$RESULTS/cost-$name.txt"
+  done
+}
+stage_record() { # the acceptance that shape targets replay
+  dsbench record-trace --workload math,chat,poetry --prompts "${PROMPTS:-64}" --max-tokens "${TOKENS:-96}" --batch 192 \
+    --out "$WORK/trace.draft" 2>"$WORK/record.log" || { tail -40 "$WORK/record.log"; return 1; }
+  mv "$WORK/trace.draft" "$RESULTS/trace.parquet"
+}
+# NAME: of the run; SWEEP_TARGET, SWEEP_MODES, SWEEP_BATCHES, SWEEP_FLAGS. Rounds are too many to be kept.
+stage_sweep() {
+  local run=$WORK/run-${NAME:-sweep} resume=
+  if [ -d "$run" ]; then resume=--resume; fi
+  dsbench sweep --target "${SWEEP_TARGET:-smollm2-135m}" --mode "${SWEEP_MODES:-none,static:1,static:2,static:3,static,compact}" \
+    --batch "${SWEEP_BATCHES:-1,8,32,64,128,256}" --workload math,chat,poetry --out "$run" $resume ${SWEEP_FLAGS:-} \
+    >"$RESULTS/run-${NAME:-sweep}.txt" 2>"$RESULTS/run-${NAME:-sweep}.log" || { tail -20 "$RESULTS/run-${NAME:-sweep}.log"; return 1; }
+  dsbench plot "$run" --out "$WORK/pictures-${NAME:-sweep}" >>"$RESULTS/run-${NAME:-sweep}.log" 2>&1 || true
+  tar czf "$RESULTS/run-${NAME:-sweep}.tgz" -C "$WORK" --exclude='rounds*.parquet' --exclude='*.svg' \
+    "run-${NAME:-sweep}" $([ -d "$WORK/pictures-${NAME:-sweep}" ] && echo "pictures-${NAME:-sweep}")
+}
+stage_sanitize() { # a tiny model under the memory checker: drafts, plans, packed rows, attention, verdicts, commits
+  compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" -m pytest -m gpu -q -p no:cacheprovider -o filterwarnings= \
+    tests/test_gpu_overlap.py -k "compact-0.8" >"$RESULTS/sanitize.txt" 2>&1 || { tail -20 "$RESULTS/sanitize.txt"; return 1; }
+  tail -3 "$RESULTS/sanitize.txt"
 }
 for stage in "$@"; do
   begin=$SECONDS
