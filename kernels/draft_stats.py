@@ -38,10 +38,11 @@ LOWEST = -3.4028235e38
 
 
 def coupled_stats_reference(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Winner [n] int64 as `gumbel_argmax` names it, features [n, 6]. Arguments as there; logits may hold -inf."""
-    z, hot = logits.float(), temperature > 0
+    z, hot = kept_logits(logits, kept), temperature > 0
     noise = gumbel_noise(seeds, positions, column_ids(ids, logits))
     noisy = torch.where(hot[:, None], z / _scale(temperature) + noise, z)
     features = law_stats_reference(z, temperature)
@@ -50,9 +51,9 @@ def coupled_stats_reference(
     return noisy.argmax(dim=-1), features
 
 
-def law_stats_reference(logits: Tensor, temperature: Tensor) -> Tensor:
+def law_stats_reference(logits: Tensor, temperature: Tensor, kept: Kept | None = None) -> Tensor:
     """Features [n, 6] of logits [n, V'] at temperature fp32 [n], without noise."""
-    z, scale = logits.float(), _scale(temperature)
+    z, scale = kept_logits(logits, kept), _scale(temperature)
     log_q = (z / scale).log_softmax(dim=-1)
     margin = (top_gap(z) / scale.squeeze(-1)).clamp(max=CLIP)
     gap = torch.where(temperature > 0, 0.0, margin)
@@ -67,20 +68,19 @@ def coupled_stats(
     logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
     kept: Kept | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As the reference, of the logits that are `kept`. On the CPU a compiled kernel, on CUDA Triton's."""
+    """As the reference. On the CPU through the compiled kernel, on CUDA through Triton's."""
     if logits.device.type == "cuda":
         return _triton().coupled_stats(logits, temperature, seeds, positions, ids, kept)  # type: ignore[no-any-return]
-    logits = logits if kept is None else kept_logits(logits, kept)
-    return _run(logits, temperature, seeds.numpy(), positions.numpy(), column_ids(ids, logits).numpy(), True)
+    rest = (seeds.numpy(), positions.numpy(), column_ids(ids, logits).numpy())
+    return _run(kept_logits(logits, kept), temperature, *rest, True)
 
 
 def law_stats(logits: Tensor, temperature: Tensor, kept: Kept | None = None) -> Tensor:
-    """As the reference, of the logits that are `kept`. On the CPU a compiled kernel, on CUDA Triton's."""
+    """As the reference. On the CPU through the compiled kernel, on CUDA through Triton's."""
     if logits.device.type == "cuda":
         return _triton().law_stats(logits, temperature, kept)  # type: ignore[no-any-return]
-    logits = logits if kept is None else kept_logits(logits, kept)
     none = np.empty(0, np.int64)
-    return _run(logits, temperature, none, none, none, False)[1]
+    return _run(kept_logits(logits, kept), temperature, none, none, none, False)[1]
 
 
 def _triton() -> Any:
@@ -95,7 +95,7 @@ def _run(
     winner = torch.empty(logits.shape[0], dtype=torch.int64)
     features = torch.empty(logits.shape[0], FEATURES)
     _stats_rows(
-        logits.float().contiguous().numpy(), temperature.float().numpy(), seeds, positions, ids, winning_words(),
+        logits.contiguous().numpy(), temperature.float().numpy(), seeds, positions, ids, winning_words(),
         noisy, winner.numpy(), features.numpy(),
     )  # fmt: skip
     return winner, features

@@ -3,8 +3,8 @@
 `gumbel_argmax_reference` builds the whole noise table; `gumbel_argmax_cpu` (numba) makes a number only where it
 could win. Both name the same token. Temperature 0 is plain argmax. Lowest id wins an exact tie. A row of NaN, or of
 -inf, has its first column as winner; one with NaN among numbers has some column of its own.
-`ids` None says that column v stands for id v: where the whole vocabulary is scored, CUDA then shares a counter's four
-words among the four ids that have it.
+`kept` (truncate.py) leaves out what top-k and top-p do. `ids` None says that column v stands for id v: where the whole
+vocabulary is scored, CUDA then shares a counter's four words among the four ids that have it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def ids_at(ids: Tensor | None, columns: Tensor) -> Tensor:
 
 
 def gumbel_argmax_reference(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None
-) -> Tensor:
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
+    kept: Kept | None = None,
+) -> Tensor:  # fmt: skip
     """Index into each row [n, V'] of the winner. temperature fp32 [n]; seeds, positions int64 [n]; ids int64 [V']."""
-    scores = logits.float()
+    scores = kept_logits(logits, kept)
     hot = temperature > 0
     scale = torch.where(hot, temperature, torch.ones_like(temperature))
     noise = gumbel_noise(seeds, positions, column_ids(ids, logits))
@@ -52,15 +53,14 @@ def gumbel_argmax(
     logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
     kept: Kept | None = None,
 ) -> Tensor:  # fmt: skip
-    """As the reference, of the logits that are `kept`; int64 [n]. A compiled kernel on the CPU, on CUDA Triton's."""
+    """As the reference; int64 [n]. On the CPU through the compiled kernel, on CUDA through Triton's."""
     if logits.device.type == "cuda":
         from dsbench.kernels import draft_stats_triton
 
         return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids, kept)
-    logits = logits if kept is None else kept_logits(logits, kept)
     out = np.empty(logits.shape[0], np.int64)
     _argmax_rows(
-        logits.float().contiguous().numpy(),
+        kept_logits(logits, kept).contiguous().numpy(),
         temperature.numpy().astype(np.float32),
         seeds.numpy(),
         positions.numpy(),

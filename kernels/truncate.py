@@ -49,8 +49,10 @@ def truncate_reference(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p
     return Kept(torch.where(limited | nucleus, cut, float("-inf")), last)
 
 
-def kept_logits(logits: Tensor, kept: Kept) -> Tensor:
-    """Logits in fp32, what does not stay at -inf."""
+def kept_logits(logits: Tensor, kept: Kept | None) -> Tensor:
+    """Logits in fp32, what does not stay at -inf; all stay where nothing is said."""
+    if kept is None:
+        return logits.float()
     x, column = logits.float(), torch.arange(logits.shape[-1], device=logits.device)
     cut = kept.cut[:, None]
     return x.where((x > cut) | ((x == cut) & (column <= kept.last[:, None])), float("-inf"))

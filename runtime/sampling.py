@@ -74,8 +74,7 @@ def kept_of(logits: Tensor, sampling: Sampling) -> Kept | None:
 
 def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
     """Logits [n, V] in fp32 with what top-k and top-p exclude at -inf."""
-    kept = kept_of(logits, sampling)
-    return logits.float() if kept is None else kept_logits(logits, kept)
+    return kept_logits(logits, kept_of(logits, sampling))
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
