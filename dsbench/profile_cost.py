@@ -14,7 +14,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from dsbench.profiles.fit import CostSample, FitReport, fit_cost_table
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine
-from dsbench.runtime.graphs import Graphs, Tiers
+from dsbench.runtime.graphs import Graphs, next_tier
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request, SamplingParams
@@ -71,18 +71,22 @@ def profile_cost(
 ) -> tuple[CostTable, FitReport, list[CostSample]]:  # fmt: skip
     """Times each cell `passes` times (a warm-up step before each), fits the table; tiers are those of the graphs."""
     block = deployment.drafter.block
-    tiers = Tiers.ladder(max(batches), block).rows if deployment.graphs else None
-    cells = shapes(batches, contexts, block, tiers)
     order = random.Random(seed)
     timed: list[Timed] = []
+    tiers: tuple[int, ...] | None = None
+    shallow: dict[int, Callable[[], None]] = {}
     engine = profile_engine(deployment, pool_of(batches, contexts, seed), max(batches), graphs=deployment.graphs)
+    if isinstance(engine.executor, Graphs):
+        tiers = engine.executor.tiers.rows
+        shallow = engine.executor.shallow_drafts(1) if block > 1 else {}
+    cells = shapes(batches, contexts, block, tiers)
     for number in range(passes):
         for cell in order.sample(cells, len(cells)):
-            timed.append(_time_cell(engine, cell, temperature, number, seed))
+            timed.append(_time_cell(engine, cell, temperature, number, seed, shallow))
             notice(len(timed), passes * len(cells))
-    samples = pass_samples(timed, overlap=deployment.overlap) if deployment.graphs else step_samples(timed)
+    samples = pass_samples(timed, block, overlap=deployment.overlap) if deployment.graphs else step_samples(timed)
     if deployment.graphs:
-        del engine  # its pages make room
+        del engine, shallow  # their pages make room
         samples += _plain_samples(deployment, batches, contexts, passes, seed, temperature)
     facts = environment(deployment.device) | {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -105,7 +109,7 @@ def _plain_samples(
     samples = []
     for number in range(passes):
         for cell in shapes(batches, contexts, 0):
-            t = _time_cell(engine, cell, temperature, number, seed)
+            t = _time_cell(engine, cell, temperature, number, seed, {})
             at = (cell.requests, cell.rows, t.record.context)
             samples += [CostSample(*at, seconds, "plain", number) for seconds in t.verify]
             samples.append(CostSample(*at, t.record.seconds, "plain step", number))
@@ -143,6 +147,7 @@ class Timed:
     record: StepRecord
     draft: tuple[float, ...] = ()
     verify: tuple[float, ...] = ()
+    shallow: tuple[float, ...] = ()  # the draft's first slot alone
 
 
 def step_samples(timed: Sequence[Timed]) -> list[CostSample]:
@@ -164,7 +169,7 @@ def step_samples(timed: Sequence[Timed]) -> list[CostSample]:
     return samples
 
 
-def pass_samples(timed: Sequence[Timed], *, overlap: bool) -> list[CostSample]:
+def pass_samples(timed: Sequence[Timed], block: int, *, overlap: bool) -> list[CostSample]:
     """Draft and verify samples of replays, the host's share of a step with the latter; and raw: phases pass, step."""
     beyond: dict[int, list[float]] = {}
     for t in timed:
@@ -179,6 +184,7 @@ def pass_samples(timed: Sequence[Timed], *, overlap: bool) -> list[CostSample]:
         samples.append(CostSample(*at, t.record.seconds, "step", t.number))
         if t.cell.rows == t.cell.requests:
             samples += [CostSample(at[0], 0, at[2], seconds, "draft", t.number) for seconds in t.draft]
+            samples += [CostSample(at[0], block, at[2], seconds, "shallow", t.number) for seconds in t.shallow]
     return samples
 
 
@@ -188,7 +194,9 @@ def spread_contexts(requests: int, mean: int, seed: int) -> list[int]:
     return [max(2, round(mean * place.uniform(0.5, 1.5))) for _ in range(requests)]
 
 
-def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, seed: int) -> Timed:
+def _time_cell(
+    engine: Engine, cell: Shape, temperature: float, number: int, seed: int, shallow: Mapping[int, Callable[[], None]]
+) -> Timed:  # fmt: skip
     """The faster of two steps of the cell, after one to warm up: what else the machine does only adds."""
     contexts = spread_contexts(cell.requests, cell.mean_context, seed)
     windows = _spread(cell.rows - cell.requests, cell.requests, engine.drafter.block, random.Random(f"{seed} {number}"))
@@ -205,10 +213,12 @@ def _time_cell(engine: Engine, cell: Shape, temperature: float, number: int, see
     best = min(records[1:], key=lambda record: record.seconds)
     if not isinstance(engine.executor, Graphs):
         return Timed(cell=cell, number=number, record=best)
-    draft, verify = (
-        replay_seconds(run, engine.target.device) for run in engine.executor.passes_of(cell.requests, cell.rows)
-    )
-    return Timed(cell=cell, number=number, record=best, draft=draft, verify=verify)
+    device, passes = engine.target.device, engine.executor.passes_of(cell.requests, cell.rows)
+    draft, verify = (replay_seconds(run, device) for run in passes)
+    first: tuple[float, ...] = ()
+    if shallow and cell.rows == cell.requests:
+        first = replay_seconds(shallow[next_tier(tuple(sorted(shallow)), cell.requests)], device)
+    return Timed(cell=cell, number=number, record=best, draft=draft, verify=verify, shallow=first)
 
 
 def replay_seconds(run: Callable[[], None], device: torch.device, repeats: int = REPLAYS) -> tuple[float, ...]:

@@ -18,6 +18,24 @@ import torch
 from torch import Tensor
 
 FAR = 1 << 40  # past any key: no window
+WHOLE_FROM = 192  # (tile, key-value head) pairs that fill a GPU: from there on a program walks a whole context
+
+
+def tile_lanes(group: int, rows: int, half: bool) -> int:
+    """Lanes of a GPU's tile for requests of about `rows` rows, each with the `group` query heads of its key-value head.
+
+    The group decides the kind of instruction: 16 or 32 lanes (mma.sync) up to four heads, 64 (wgmma) above.
+    """
+    wide = 1 << (group - 1).bit_length()
+    if half and group > 4:
+        return max(64, wide)
+    return 16 if group * rows <= 16 else max(32, wide)
+
+
+def split_requests(heads: int, kv_heads: int, most_rows: int, half: bool) -> int:
+    """Requests of at most `most_rows` rows whose contexts a GPU splits over programs; more fill it as they are."""
+    rows = tile_lanes(heads // kv_heads, most_rows, half) // (heads // kv_heads)
+    return (WHOLE_FROM - 1) // (kv_heads * -(-most_rows // rows))
 
 
 def paged_attention_reference(

@@ -19,11 +19,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels.attention import FAR
+from dsbench.kernels.attention import FAR, WHOLE_FROM, tile_lanes
 from dsbench.kernels.pdl import chained, enter, wait
 
 CHUNK = 256  # tokens; smaller ones feed more multiprocessors at R = 1, and write more partial sums
-WHOLE_FROM = 192  # (tile, key-value head) pairs that fill a device: from there on a program walks its chunks
 KEYS = 64  # tokens a product, in half precision; half as many of wider numbers
 STAGES = 3  # key tiles in flight; a fourth gains nothing, two lose a fifth at 128 requests
 LOG2_E = 1.4426950408889634
@@ -191,14 +190,6 @@ def _merge_kernel(
         tl.store(p_out + o_out, (b_sum / b_mass[:, None]).to(p_out.dtype.element_ty), mask=held)
 
 
-def _tile_lanes(group: int, rows: int, half: bool) -> int:
-    """Lanes of a tile for requests of about `rows` rows. The group decides the kind of instruction, see above."""
-    wide = int(triton.next_power_of_2(group))
-    if half and group > 4:
-        return max(64, wide)
-    return 16 if group * rows <= 16 else max(32, wide)
-
-
 def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool,
     window: int | None = None, most_rows: int | None = None, chunk: int = CHUNK,
@@ -219,7 +210,7 @@ def paged_attention(
     if m == 0:
         return out
     group, half = heads // kv_heads, keys.element_size() < 4
-    lanes = _tile_lanes(group, most_rows or triton.cdiv(m, requests), half)
+    lanes = tile_lanes(group, most_rows or triton.cdiv(m, requests), half)
     rows, behind = lanes // group, NEAR if window is None else window
     tiles = triton.cdiv(most_rows, rows) if most_rows else 0
     parts = triton.cdiv(pages.shape[1] * page, chunk)

@@ -1,6 +1,7 @@
 """The cost table: what a decode step of a given shape costs on the machine it was measured on.
 
-    T(R, M, S) = bias + alpha(R) + theta(tier(M)) + kappa*S, plus draft_bias + draft(R) + draft_kappa*S  [seconds]
+    T(R, M, S) = bias + alpha(R) + theta(tier(M)) + kappa*S, plus draft_bias + draft(R) + draft_kappa*S  [seconds],
+    less slot_bias + slot(R) for each slot of the sequential head that a shallower draft leaves out
 
 Owns evaluation, candidate row totals and the file format; `fit.py` makes tables from samples. Legend: `R` requests,
 `G` block size, `M` packed rows, `S` sum of context tokens.
@@ -63,6 +64,8 @@ class CostTable:
     draft_bias: float = 0.0  # seconds, >= 0
     draft: Curve = Curve((1,), (0.0,))  # R -> seconds
     draft_kappa: float = 0.0  # seconds per context token, >= 0
+    slot_bias: float = 0.0  # seconds of one slot of the sequential head, >= 0; 0 where depth was not measured
+    slot: Curve = Curve((1,), (0.0,))  # R -> seconds more
 
     # where it holds
     box: Box
@@ -72,7 +75,7 @@ class CostTable:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bias) and self.bias > 0):
             raise ValueError(f"bias must be > 0 seconds, got {self.bias}")
-        for name in ("kappa", "draft_bias", "draft_kappa"):
+        for name in ("kappa", "draft_bias", "draft_kappa", "slot_bias"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be >= 0, got {value}")
@@ -99,14 +102,15 @@ class CostTable:
         """Seconds of the target's pass over the packed rows."""
         return float(self.verify_curve(shape.requests, np.array([shape.rows]), shape.context)[0])
 
-    def draft_seconds(self, requests: int, context: int) -> float:
-        """Seconds of drafting one block for each of R requests with S context tokens in all."""
+    def draft_seconds(self, requests: int, context: int, skipped: int = 0) -> float:
+        """Seconds of drafting for each of R requests with S context tokens in all; the block, less `skipped` slots."""
         request_seconds = float(self.draft.value(requests, above=self.draft.outer_slope))
-        return self.draft_bias + request_seconds + self.draft_kappa * context
+        slot = self.slot_bias + float(self.slot.value(requests, above=self.slot.outer_slope)) if skipped else 0.0
+        return self.draft_bias + request_seconds + self.draft_kappa * context - skipped * slot
 
-    def step_seconds(self, shape: StepShape) -> float:
-        """Seconds of draft and verify together."""
-        return self.verify_seconds(shape) + self.draft_seconds(shape.requests, shape.context)
+    def step_seconds(self, shape: StepShape, skipped: int = 0) -> float:
+        """Seconds of draft and verify together; `skipped` slots are not drafted."""
+        return self.verify_seconds(shape) + self.draft_seconds(shape.requests, shape.context, skipped)
 
     def tier(self, rows: int) -> int:
         """The row total that really runs: the next captured tier, or `rows` itself without tiers or past the last."""
@@ -150,7 +154,7 @@ def load_cost_table(path: Path) -> CostTable:
 
 
 def _to_json(table: CostTable) -> dict[str, Any]:
-    curves = ("alpha", "theta", "draft")
+    curves = ("alpha", "theta", "draft", "slot")
     body = {item.name: getattr(table, item.name) for item in fields(table)}
     knots = {name: {"at": list(body[name].at), "seconds": list(body[name].seconds)} for name in curves}
     box = {item.name: list(getattr(table.box, item.name)) for item in fields(table.box)}
@@ -160,7 +164,7 @@ def _to_json(table: CostTable) -> dict[str, Any]:
 def _from_json(body: dict[str, Any]) -> CostTable:
     names = {item.name for item in fields(CostTable)}
     only(body, names)
-    missing = sorted(names - set(body))
+    missing = sorted(names - set(body) - {"slot", "slot_bias"})  # tables of before depth was measured
     if missing:
         raise ValueError(f"missing fields {', '.join(missing)}")
     only(body["box"], {"requests", "rows", "context"})
@@ -181,6 +185,8 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         draft_bias=float(body["draft_bias"]),
         draft=curve("draft"),
         draft_kappa=float(body["draft_kappa"]),
+        slot_bias=float(body.get("slot_bias", 0.0)),
+        slot=curve("slot") if "slot" in body else Curve((1,), (0.0,)),
         box=Box(requests=pair("requests"), rows=pair("rows"), context=pair("context")),
         contract=strings(body["contract"]),
         provenance=strings(body["provenance"]),

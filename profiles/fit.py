@@ -23,8 +23,9 @@ from dsbench.profiles.curve import Curve, FloatArray, round_up
 from dsbench.profiles.holdout import choose_holdout
 
 Phase = Literal["verify", "draft"]
-# kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter
-Raw = Literal["pass", "step", "plain", "plain step"]
+# kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter.
+# shallow: a draft pass whose sequential head makes the first slot alone, of a block of `rows`
+Raw = Literal["pass", "step", "plain", "plain step", "shallow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ def fit_cost_table(
     draft: AdditiveFit | None = None
     draft_report: PhaseReport | None = None
     draft_table: tuple[CellFit, ...] = ()
+    slot_bias, slot = slot_curve(timed)
     if draft_cells:
         draft, draft_report, draft_table = _fit_phase("draft", draft_cells, None, holdout, seed)
     table = CostTable(
@@ -151,6 +153,8 @@ def fit_cost_table(
         draft_bias=draft.bias if draft else 0.0,
         draft=draft.curves[0] if draft else Curve((1,), (0.0,)),
         draft_kappa=draft.kappa if draft else 0.0,
+        slot_bias=slot_bias,
+        slot=slot,
         box=Box(
             requests=_range([cell.requests for cell in verify_cells]),
             rows=_range([cell.rows for cell in verify_cells]),
@@ -160,6 +164,32 @@ def fit_cost_table(
         provenance=provenance | _figures(verify_report),
     )
     return table, FitReport(verify=verify_report, draft=draft_report, cells=verify_table + draft_table)
+
+
+def slot_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:
+    """Seconds of one slot of the sequential head: at the fewest requests, and over them what more requests add.
+
+    From the median draft of the whole block less that of its first slot, of each (R, S), over the slots between;
+    medians over S, made to not decrease. (0, flat) without shallow samples.
+    """
+    draft: dict[tuple[int, int], list[float]] = {}
+    shallow: dict[tuple[int, int], list[float]] = {}
+    block = 0
+    for s in samples:
+        if s.phase == "draft":
+            draft.setdefault((s.requests, s.context), []).append(s.seconds)
+        elif s.phase == "shallow":
+            shallow.setdefault((s.requests, s.context), []).append(s.seconds)
+            block = s.rows
+    found: dict[int, list[float]] = {}
+    for at in draft.keys() & shallow.keys():
+        saved = float(np.median(draft[at]) - np.median(shallow[at])) / max(block - 1, 1)
+        found.setdefault(at[0], []).append(max(0.0, saved))
+    if not found or block < 2:
+        return 0.0, Curve((1,), (0.0,))
+    knots = sorted(found)
+    seconds = np.maximum.accumulate([float(np.median(found[r])) for r in knots])
+    return float(seconds[0]), Curve(tuple(knots), tuple(float(s - seconds[0]) for s in seconds))
 
 
 def _fit_phase(

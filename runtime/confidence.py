@@ -48,11 +48,11 @@ class ConfidenceRelay:
         rows = [past[r.id] if r.id in past else self.prior(r.sampling) for r in requests]
         return np.array(rows).reshape(len(requests), self.block), sum(r.id not in past for r in requests)
 
-    def map_of(self, sampling: SamplingParams) -> tuple[Array, Array]:
-        """Scale and offset [G] each, of the raw logits of the conditioned head; (1, 0) without a calibration."""
+    def map_of(self, sampling: SamplingParams, head: Head) -> tuple[Array, Array]:
+        """Scale and offset [G] each, of a head's raw logits; (1, 0) without a calibration."""
         if self.calibrations is None:
             return np.ones(self.block), np.zeros(self.block)
-        chosen = self._map(sampling, "conditioned")
+        chosen = self._map(sampling, head)
         return np.array(chosen.scale)[: self.block], np.array(chosen.offset)[: self.block]
 
     def prior(self, sampling: SamplingParams) -> Array:

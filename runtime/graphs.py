@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsbench.kernels.attention import split_requests
 from dsbench.runtime.accept import Verdict
 from dsbench.runtime.batch import pack_padded
 from dsbench.runtime.config import EngineConfig
@@ -33,19 +34,38 @@ Capture = Callable[[Run], Run]  # a pass over fixed buffers -> its replay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers:
-    """Sizes that are captured, ascending: requests of a draft, rows of a verify pass."""
+    """Sizes that are captured, ascending: requests of a draft, rows of a verify pass.
+
+    A pass over rows has as many request slots as rows may need; and, where attention splits the contexts of a `few`
+    requests over a device that more of them would fill, a second graph with slots for these alone.
+    """
 
     requests: tuple[int, ...]
     rows: tuple[int, ...]
+    few: int = 0
 
     @classmethod
-    def ladder(cls, requests: int, block: int) -> Tiers:
+    def ladder(cls, requests: int, block: int, few: int = 0) -> Tiers:
         """Fine where a step is short: every 8 rows to 64, 16 to 128, 32 to 256, 64 to 512, 128 beyond."""
         most = requests * (block + 1)
         steps = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, 512, 64)]
         rows = [*steps, *range(512, most + 128, 128)]
         slots = [1, 2, 4, *range(8, 32, 8), *range(32, 64, 16), *range(64, requests + 32, 32)]
-        return cls(requests=_up_to(slots, requests), rows=_up_to(rows, most))
+        return cls(requests=_up_to(slots, requests), rows=_up_to(rows, most), few=few)
+
+    def verify(self) -> list[tuple[int, int]]:
+        """(rows, request slots) of each graph of a verify pass, the largest first."""
+        return [(m, n) for m in reversed(self.rows) for n in reversed(self.slots(m))]
+
+    def slots(self, rows: int) -> tuple[int, ...]:
+        """Requests that the graphs of a row tier hold, ascending."""
+        full = min(rows, self.requests[-1])
+        return (self.few, full) if 0 < self.few < full else (full,)
+
+    def of(self, requests: int, rows: int) -> tuple[int, int]:
+        """The graph that runs `rows` rows of `requests` requests."""
+        tier = next_tier(self.rows, rows)
+        return tier, next_tier(self.slots(tier), requests)
 
 
 def _up_to(sizes: Sequence[int], most: int) -> tuple[int, ...]:
@@ -131,11 +151,12 @@ class Graphs:
         self.models, self.tiers, self.depth, self.plain = models, tiers, depth, not truncates
         self.eager, self.misses = Eager(models), 0
         self.most: float = tiers.requests[-1]
+        self._capture = capture
         self.slots = Slots(models, tiers.requests[-1])
         with torch.inference_mode():
-            self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
+            self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}
             drafts = reversed(tiers.requests) if depth else ()
-            self.draft_graphs = {n: capture(self._draft_run(n)) for n in drafts}
+            self.draft_graphs = {n: capture(self._draft_run(n, depth)) for n in drafts}
 
     def draft(self, now: Round, depth: DepthRule) -> Draft:
         """The whole depth for everybody: what a graph draws is not for the host to cut short."""
@@ -158,22 +179,27 @@ class Graphs:
         if not fits:
             self.misses += 1
             return self.eager.verify(now, draft, window, verified, phase)
-        tier = next_tier(self.tiers.rows, rows)
+        tier, slots = self.tiers.of(n, rows)
         with phase("verify"):
-            self.verify_graphs[tier]()
+            self.verify_graphs[tier, slots]()
         return Executed(verdict=self.slots.verdict(n), rows=rows, tier=tier)
 
     def passes_of(self, requests: int, rows: int) -> tuple[Run, Run]:
         """The draft (if there is a depth) and the verify pass of a round of this size, to run again over the slots."""
         draft: Run = self.draft_graphs[next_tier(self.tiers.requests, requests)] if self.depth else lambda: None
-        return draft, self.verify_graphs[next_tier(self.tiers.rows, rows)]
+        return draft, self.verify_graphs[self.tiers.of(requests, rows)]
 
     def _fits(self, now: Round) -> bool:
         taken = self.models.rule == "coupled" and (now.sampling.plain or not self.plain)
         return taken and now.requests <= self.tiers.requests[-1]
 
-    def _draft_run(self, n: int) -> Run:
-        depths = torch.full((n,), self.depth)  # on the host, where slots are counted
+    def shallow_drafts(self, depth: int) -> dict[int, Run]:
+        """Draft passes that stop at a depth, by requests; captured anew, for timing."""
+        with torch.inference_mode():
+            return {n: self._capture(self._draft_run(n, depth)) for n in reversed(self.tiers.requests)}
+
+    def _draft_run(self, n: int, depth: int) -> Run:
+        depths = torch.full((n,), depth)  # on the host, where slots are counted
 
         def run() -> None:
             slots = self.slots
@@ -187,8 +213,8 @@ class Graphs:
 
         return run
 
-    def _verify_run(self, rows: int) -> Run:
-        n = min(rows, self.tiers.requests[-1]) + 1
+    def _verify_run(self, rows: int, requests: int) -> Run:
+        n = requests + 1
 
         def run() -> None:
             slots = self.slots
@@ -213,6 +239,14 @@ def make_executor(models: Models, config: EngineConfig, depth: int) -> Executor:
         return Eager(models)
     tiers, capture = Tiers.ladder(config.graphs, depth), capture_on(models.target.device)
     return Graphs(models, tiers, depth, capture, truncates=config.truncates)
+
+
+def tiers_of(models: Models, requests: int, depth: int) -> Tiers:
+    """The ladder for so many requests of blocks of `depth`, on the target's heads; a slot is always nobody's."""
+    shape = models.target.shape
+    half = models.target.dtype.itemsize < 4
+    few = split_requests(shape.heads, shape.kv_heads, models.drafter.block + 1, half) - 1
+    return Tiers.ladder(requests, depth, few)
 
 
 def make_models(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:

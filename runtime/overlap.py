@@ -25,9 +25,10 @@ from dsbench.kernels.compiles import compile_count
 from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
-from dsbench.runtime.planner import Array, Planner, agree, want_tier
+from dsbench.runtime.planner import Array, Planner
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
@@ -41,6 +42,7 @@ class Flight:
     """A round under way: who sits where, what the host chose for it, and where its results will lie."""
 
     seated: tuple[Sitting, ...]
+    depth: int  # drafts made a request
     priors: int  # requests whose budget came from a prior
     tier: int
     context: int
@@ -67,14 +69,15 @@ class Landed:
     def count(self, name: str) -> Array:
         return self.left[:, COUNTS.index(name)]
 
-    def verified(self, arm: Arm, cap: int) -> Array:
+    def verified(self, arm: Arm) -> Array:
         """Drafts [n] that the target ran."""
         return self.count("window") if arm.commit == "all" else self.count("limit")
 
-    def records(self, arm: Arm, cap: int, block: int, scripted: bool) -> list[RoundRecord]:
+    def records(self, arm: Arm, block: int, scripted: bool) -> list[RoundRecord]:
         """A record for each request whose round counted."""
+        cap = self.flight.depth
         out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
-        drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm, cap).tolist()
+        drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm).tolist()
         for seat, before, delivered, last in zip(self.seats, self.before, self.put_out, self.last, strict=True):
             request = self.flight.seated[seat].request
             out.append(
@@ -106,7 +109,11 @@ class Overlapped:
         self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
         self.shape, self.block = steady.models.target.shape, steady.models.drafter.block
         self.eos = frozenset(self.seats.shape.eos)
-        self.cap = min(arm.depth(self.block), self.block)
+        self.cap = steady.depths[-1]
+        self.budgets = None
+        if arm.policy == "argmax":
+            assert planner.table is not None, "an arm that weighs cost has a table"
+            self.budgets = Budgets(planner.table, self.block, steady.depths)
         self.prompts = Prompts(steady, planner.relay)
         self.seated: list[Sitting] = []
         self.steps: list[StepRecord] = []
@@ -115,7 +122,6 @@ class Overlapped:
         self._flights: deque[Flight] = deque()
         self._origin, self._compiles, self._done = time.perf_counter(), compile_count(), stamp(self.device)
         with torch.inference_mode():
-            self.seats.cap.fill_(self.cap)
             self.seats.reset()
 
     @property
@@ -151,7 +157,7 @@ class Overlapped:
             if len(self.running) >= self.seats.shape.seats or not self.pool.open(request.id, need):
                 return list(requests[count:])
             self.pool.grow(request.id, need)
-            self.prompts.waiting.append(Sitting(request=request, admitted=self._now()))
+            self.prompts.waiting.append(Sitting(request=request, admitted=self._now(), room=self._room(request)))
         return []
 
     def cancel(self, request: Request) -> None:
@@ -185,7 +191,7 @@ class Overlapped:
                 at.append(holes.pop(0) if holes else len(self.seated))
                 self.seated[at[-1] : at[-1] + 1] = [sitting]
             if done:
-                self.prompts.sit(at, done, first, [self._room(s.request) for s in done])
+                self.prompts.sit(at, done, first, [s.room for s in done])
             if len(self.prompts.waiting) <= len(self.seated):
                 break
         for hole in reversed(holes):
@@ -198,31 +204,33 @@ class Overlapped:
 
     def _launch(self, begun: Stamp) -> Flight:
         host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
-        ready, context = stamp(self.device), sum(s.request.committed for s in self.seated)
-        budget, unknown = self._budget(context)
+        context = sum(len(s.request.prompt_ids) + len(s.request.output) for s in self.seated) - n
+        depth, budget, unknown = self._budget(context)
         self.seats.budget.fill_(budget)
-        self.steady.draft(n)
+        self.seats.cap.fill_(depth)
+        ready = stamp(self.device)
+        self.steady.draft(n, depth)
         drafted = stamp(self.device)
-        every = n * (self.cap + 1)
-        tier = self.steady.verify(every if self.arm.commit == "window" else n + budget)
+        every = n * (depth + 1)
+        tier = self.steady.verify(n, every if self.arm.commit == "window" else n + budget)
         whole, real = (self._copied(x[:n]) for x in (self.seats.whole_left, self.seats.real_left))
         return Flight(
-            seated=tuple(self.seated), priors=unknown, tier=tier, context=context, whole=whole,
-            real=real, stamps=(begun, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
+            seated=tuple(self.seated), depth=depth, priors=unknown, tier=tier, context=context, whole=whole, real=real,
+            stamps=(begun, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
             compiles=self._compiles.total - compiled,
         )  # fmt: skip
 
-    def _budget(self, context: int) -> tuple[int, int]:
-        """Drafts to grant, and for how many requests a prior had to do."""
+    def _budget(self, context: int) -> tuple[int, int, int]:
+        """Drafts to make a request, drafts to grant, and for how many requests a prior had to do."""
         n = len(self.seated)
-        if self.arm.policy != "argmax":
-            return n * self.cap, 0
-        limits = np.array([max(0, min(self.cap, self._room(s.request) - 1)) for s in self.seated], np.int64)
+        if self.budgets is None:
+            return self.cap, n * self.cap, 0
+        left = [s.room - len(s.request.output) - 1 for s in self.seated]
+        limits = np.clip(np.array(left, np.int64), 0, self.cap)
         prior = self.planner.relay.prior
         past = [prior(s.request.sampling) if s.survival is None else s.survival for s in self.seated]
-        assert self.planner.table is not None, "an arm that weighs cost has a table"
-        choice = agree([want_tier(np.array(past), limits, self.planner.table, context)])
-        return choice.rows - n, sum(s.survival is None for s in self.seated)
+        choice = self.budgets.choose(np.array(past), limits, context)
+        return choice.depth, choice.rows - n, sum(s.survival is None for s in self.seated)
 
     def _copied(self, x: Tensor) -> Tensor:
         """A copy on the host, valid once a stamp that follows it has passed."""
@@ -284,9 +292,10 @@ class Overlapped:
         flight, seats = landed.flight, landed.seats
         begun, ready, drafted, done = flight.stamps
         flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
-        rows = len(seats) + int(landed.verified(self.arm, self.cap)[seats].sum())
+        rows = len(seats) + int(landed.verified(self.arm)[seats].sum())
         zombies = len(flight.seated) - len(seats)
-        predicted, outside = self.planner.predict(StepShape(len(flight.seated), rows + zombies, flight.context))
+        shape = StepShape(len(flight.seated), rows + zombies, flight.context)
+        predicted, outside = self.planner.predict(shape, self.block - flight.depth)
         useful = rows if self.arm.commit == "all" else len(seats) + granted
         record = StepRecord(
             step=landed.step, start=self._now(), requests=len(seats), budget=granted, rows=rows,
@@ -307,7 +316,7 @@ class Overlapped:
     def rounds(self) -> list[RoundRecord]:
         """Made when they are asked for: the loop has no time for them."""
         scripted, block = self.seats.shape.scripted, self.block
-        return [r for landed in self._landed for r in landed.records(self.arm, self.cap, block, scripted)]
+        return [r for landed in self._landed for r in landed.records(self.arm, block, scripted)]
 
     def _leave(self, sitting: Sitting) -> None:
         """Its pages are free; its seat is a hole until somebody takes it."""

@@ -113,11 +113,11 @@ def threshold_windows(confidence: Tensor, limits: Tensor, threshold: float) -> T
     return torch.minimum(kept, limits)
 
 
-def predicted_seconds(table: CostTable | None, shape: StepShape, *, drafts: bool) -> float:
+def predicted_seconds(table: CostTable | None, shape: StepShape, *, drafts: bool, skipped: int = 0) -> float:
     """Step seconds by the table, without its draft part for an arm that drafts nothing; nan without a table."""
     if table is None:
         return float("nan")
-    return table.step_seconds(shape) if drafts else table.verify_seconds(shape)
+    return table.step_seconds(shape, skipped) if drafts else table.verify_seconds(shape)
 
 
 def refuse_anticipation(arm: Arm, rule: str, lag: int) -> None:
@@ -193,11 +193,15 @@ class Planner:
         )  # fmt: skip
         return plan, PlanInputs(survival=survival, priors=priors, age=self.lag)
 
-    def predict(self, shape: StepShape) -> tuple[float, bool]:
-        """Step seconds (nan without a table), and whether the table extrapolates, for a shape that is run."""
+    def predict(self, shape: StepShape, skipped: int = 0) -> tuple[float, bool]:
+        """Step seconds (nan without a table), and whether the table extrapolates, for a shape that is run.
+
+        skipped: slots of the block that a captured draft leaves out.
+        """
         if self.table is None:
             return float("nan"), False
-        return predicted_seconds(self.table, shape, drafts=self.block > 0), self.table.outside(shape)
+        seconds = predicted_seconds(self.table, shape, drafts=self.block > 0, skipped=skipped)
+        return seconds, self.table.outside(shape)
 
     def _windows(
         self, requests: Sequence[Request], draft: Draft, conditional: Array, survival: Array, cap: Array, context: int

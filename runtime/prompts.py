@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dsbench.profiles.calibration import Head
 from dsbench.runtime.confidence import ConfidenceRelay
 from dsbench.runtime.planner import Array
 from dsbench.runtime.request import Request
@@ -27,6 +28,7 @@ class Sitting:
     admitted: float  # seconds since the engine was made
     first: float = 0.0  # when its first token was read
     prefilled: int = 0  # prompt tokens run
+    room: int = 0  # tokens it may emit in all
     survival: Array | None = None  # [G] when last read
     left: bool = False
 
@@ -76,9 +78,10 @@ class Prompts:
     def sit(self, at: Sequence[int], done: Sequence[Sitting], first: Tensor, rooms: Sequence[int]) -> None:
         """Their seats, first tokens and calibrations, in the order of the passes."""
         requests = [s.request for s in done]
-        maps = [self.relay.map_of(r.sampling) for r in requests]
-        scale, offset = (torch.tensor(np.array([m[i] for m in maps]), dtype=torch.float32) for i in range(2))
-        self.steady.seats.sit(at, requests, first, rooms, self.tables(done), (scale, offset))
+        heads: tuple[Head, ...] = ("conditioned", "free")
+        rows = [[part for head in heads for part in self.relay.map_of(r.sampling, head)] for r in requests]
+        maps = torch.tensor(np.array(rows), dtype=torch.float32).unbind(1)
+        self.steady.seats.sit(at, requests, first, rooms, self.tables(done), maps)
 
     def tables(self, sittings: Sequence[Sitting]) -> Tensor:
         """Page tables [k, N] int32 on the host; what a request does not need is nobody's page."""

@@ -49,6 +49,7 @@ class Seats:
         self.anchor, self.start, self.emitted, self.room = whole(s), whole(s), whole(s), whole(s)
         self.round, self.ended, self.heeds, self.seed = whole(s), whole(s), whole(s), whole(s)
         self.temperature, self.scale, self.offset = real(s), real(s, block), real(s, block)
+        self.free_scale, self.free_offset = real(s, block), real(s, block)
         self.table = torch.full((s, shape.table), nobody, dtype=torch.int32, device=device)
         self.recorded = whole(s, shape.recorded + block + 1 if shape.recorded else 0, value=-1)
         self.script = real(s, shape.recorded if shape.scripted and block else 0, 1 + 2 * block)
@@ -64,7 +65,8 @@ class Seats:
     def moves(self) -> tuple[Tensor, ...]:
         return (
             self.anchor, self.start, self.emitted, self.room, self.round, self.ended, self.heeds, self.seed,
-            self.temperature, self.scale, self.offset, self.table, self.recorded, self.script,
+            self.temperature, self.scale, self.offset, self.free_scale, self.free_offset, self.table, self.recorded,
+            self.script,
         )  # fmt: skip
 
     def standing(self, n: int) -> Standing:
@@ -93,6 +95,12 @@ class Seats:
         at = (self.emitted[:n] - 1).clamp(0, self.script.shape[1] - 1)
         return self.script[:n].gather(1, at[:, None, None].expand(-1, 1, self.script.shape[2])).squeeze(1)
 
+    def filled(self, n: int, confidence: Tensor, free: Tensor, depth: int) -> Tensor:
+        """Confidence logits [n, G]; past `depth` those that calibrate to what the token-free head says."""
+        calibrated = free[:, depth:] * self.free_scale[:n, depth:] + self.free_offset[:n, depth:]
+        scale = self.scale[:n, depth:].clamp(min=1e-6)
+        return torch.cat([confidence[:, :depth], (calibrated - self.offset[:n, depth:]) / scale], dim=1)
+
     def reset(self) -> None:
         """Nobody sits anywhere."""
         self.live.zero_()
@@ -113,11 +121,12 @@ class Seats:
 
     def sit(
         self, at: Sequence[int], requests: Sequence[Request], first: Tensor, rooms: Sequence[int], tables: Tensor,
-        maps: tuple[Tensor, Tensor],
+        maps: Sequence[Tensor],
     ) -> None:  # fmt: skip
         """Requests whose prompts are done, with their first tokens `first` [k] on the device, into seats `at`.
 
-        rooms: tokens each may emit in all; tables [k, N] int32; maps: calibration's scale and offset [k, G] fp32.
+        rooms: tokens each may emit in all; tables [k, N] int32; maps: scale and offset of the calibration, and of
+        the token-free head's, [k, G] fp32 each.
         Copies are ordered with the passes and nothing is waited for.
         """
         where = self._sent(torch.tensor(at))
@@ -137,7 +146,8 @@ class Seats:
         for mine, given in (
             (self.anchor, first), (self.start, start), (self.emitted, one), (self.room, room - 1), (self.round, one),
             (self.ended, (stops | (room <= 1)).long()), (self.heeds, heeds), (self.seed, seed),
-            (self.table, self._sent(tables)), (self.scale, self._sent(maps[0])), (self.offset, self._sent(maps[1])),
+            (self.table, self._sent(tables)),
+            *zip((self.scale, self.offset, self.free_scale, self.free_offset), map(self._sent, maps), strict=True),
             (self.temperature, self._sent(torch.tensor([r.sampling.temperature for r in requests]))),
         ):  # fmt: skip
             mine[where] = given.to(mine.dtype)

@@ -20,9 +20,10 @@ from dsbench.kernels.pack import Packed
 from dsbench.kernels.plan import plan
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.batch import Batch, pack_padded
+from dsbench.runtime.budget import DEPTHS
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import Draft, Standing
-from dsbench.runtime.graphs import Capture, Run, Tiers, capture_on, next_tier
+from dsbench.runtime.graphs import Capture, Run, Tiers, capture_on, next_tier, tiers_of
 from dsbench.runtime.passes import Models, Round, draft_pass, verify_pass
 from dsbench.runtime.sampling import Sampling, coupled_choice
 from dsbench.runtime.seats import Seats, SeatShape
@@ -38,42 +39,45 @@ def make_steady(
 
     recorded: tokens of the longest pinned text, 0 where none is; scripted: a trace's drafts are replayed.
     """
-    depth = arm.depth(models.drafter.block)
-    tiers = Tiers.ladder(config.graphs, depth)
+    block = models.drafter.block
+    depth = arm.depth(block)
+    shallow = arm.policy == "argmax" and arm.commit == "all"  # it may draft less than it could verify
+    depths = (*(d for d in DEPTHS if shallow and d < depth), depth)
+    tiers = tiers_of(models, config.graphs, depth)
     shape = SeatShape(
-        seats=tiers.requests[-1], block=models.drafter.block, table=models.pool.shape.table, recorded=recorded,
+        seats=tiers.requests[-1], block=block, table=models.pool.shape.table, recorded=recorded,
         eos=tuple(sorted(eos)), scripted=scripted,
     )  # fmt: skip
-    return Steady(models, shape, tiers, depth, arm.commit, capture_on(models.target.device))
+    return Steady(models, shape, tiers, depths, arm.commit, capture_on(models.target.device))
 
 
 class Steady:
-    """Captured passes of one drafter, depth and kind of commit, over their own seats.
+    """Captured passes of one drafter, of some depths, and one kind of commit, over their own seats.
 
     commit: "all" verifies the planned windows; "window" verifies whole blocks and commits the planned windows of them.
     """
 
     def __init__(
-        self, models: Models, shape: SeatShape, tiers: Tiers, depth: int, commit: str, capture: Capture
+        self, models: Models, shape: SeatShape, tiers: Tiers, depths: tuple[int, ...], commit: str, capture: Capture
     ) -> None:
-        self.models, self.tiers, self.depth, self.commit = models, tiers, depth, commit
+        self.models, self.tiers, self.depths, self.commit = models, tiers, depths, commit
         self.seats = Seats(shape, models.pool.shape.pages, models.target.device)
         self.chunks = [PromptRows(self.seats, n) for n in CHUNKS]
         with torch.inference_mode():
-            self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
-            drafts = reversed(tiers.requests) if depth else ()
-            self.draft_graphs = {n: capture(self._draft_run(n)) for n in drafts}
+            self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}
+            drafts = [(n, depth) for n in reversed(tiers.requests) for depth in reversed(depths) if depth]
+            self.draft_graphs = {size: capture(self._draft_run(*size)) for size in drafts}
             self.prefill_graphs = {len(c.ids): capture(self._prefill_run(c)) for c in reversed(self.chunks)}
 
-    def draft(self, requests: int) -> None:
-        if self.depth:
-            self.draft_graphs[next_tier(self.tiers.requests, requests)]()
+    def draft(self, requests: int, depth: int) -> None:
+        if depth:
+            self.draft_graphs[next_tier(self.tiers.requests, requests), depth]()
 
-    def verify(self, rows: int) -> int:
+    def verify(self, requests: int, rows: int) -> int:
         """Runs the tier that holds `rows`; returns its rows."""
-        tier = next_tier(self.tiers.rows, rows)
-        self.verify_graphs[tier]()
-        return tier
+        size = self.tiers.of(requests, rows)
+        self.verify_graphs[size]()
+        return size[0]
 
     def prompt_rows(self, count: int) -> PromptRows:
         """The smallest buffers that hold `count` prompt rows."""
@@ -88,8 +92,8 @@ class Steady:
             standing=self.seats.standing(n), sampling=self.seats.sampling(n), recorded=self.seats.next_recorded(n)
         )
 
-    def _draft_run(self, n: int) -> Run:
-        depths = torch.full((n,), self.depth)  # on the host, where slots are counted
+    def _draft_run(self, n: int, depth: int) -> Run:
+        depths = torch.full((n,), depth)  # on the host, where slots are counted
 
         def run() -> None:
             seats, block = self.seats, self.seats.shape.block
@@ -104,13 +108,13 @@ class Steady:
                 tokens = torch.where(hit, text[:, :block], (text[:, :block] + 1) % self.models.target.shape.vocab)
                 confidence, free = script[:, 1 : 1 + block], script[:, 1 + block :]
             seats.drafts[:n].copy_(tokens)
-            seats.real_left[:n, 0].copy_(confidence)
+            seats.real_left[:n, 0].copy_(confidence if depth == block else seats.filled(n, confidence, free, depth))
             seats.real_left[:n, 1].copy_(free)
 
         return run
 
-    def _verify_run(self, rows: int) -> Run:
-        n = min(rows, self.tiers.requests[-1]) + 1
+    def _verify_run(self, rows: int, requests: int) -> Run:
+        n = requests + 1
 
         def run() -> None:
             seats, page = self.seats, self.models.pool.shape.page
@@ -131,7 +135,7 @@ class Steady:
             if self.commit == "window":
                 verified = limits
                 batch = pack_padded(at.anchor, drafts, verified, context, at.table, seats.live, rows, page)
-            tall = torch.full((n,), self.depth, dtype=torch.int64, device=drafts.device)
+            tall = torch.full((n,), self.depths[-1], dtype=torch.int64, device=drafts.device)
             draft = Draft(tokens=drafts, confidence=confidence, free=confidence, probabilities=None, depth=tall)
             made = verify_pass(self.models, now, batch, draft, window, verified, lambda name: nullcontext())
             delivered = commit(

@@ -134,6 +134,12 @@ def test_tiers_cover_every_size_and_are_among_those_of_a_larger_run(requests, bl
     assert set(tiers.requests) <= set(larger.requests) and set(tiers.rows) <= set(larger.rows)
     assert all(a < b for sizes in (tiers.requests, tiers.rows) for a, b in pairwise(sizes))
     assert tiers.rows[-1] < 1.3 * requests * (block + 1) + 8
+    apart = Tiers.ladder(requests, block, 22)
+    for taken in range(1, requests + 1):
+        for rows in {taken, taken * (block + 1)}:
+            tier, slots = apart.of(taken, rows)
+            assert tier >= rows and slots >= taken and (tier, slots) in apart.verify()
+            assert slots <= 22 or taken > 22 or min(tier, apart.requests[-1]) == slots <= 22
 
 
 def test_an_executor_serves_one_engine_after_another():

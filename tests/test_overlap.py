@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from test_engine import make_requests, run
 from test_replay import replayed, toy_trace, wide
@@ -12,6 +13,7 @@ from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
 from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.drafters.random import random_drafter
@@ -25,18 +27,33 @@ MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:
 
 
 def overlapped(
-    mode, seats, *, lag=2, eos=frozenset(), decode=None, recorded=0, tokens=90, scripted=False, device=None, steady=None
+    mode,
+    seats,
+    *,
+    lag=2,
+    eos=frozenset(),
+    decode=None,
+    recorded=0,
+    tokens=90,
+    scripted=False,
+    device=None,
+    steady=None,
+    slot=0.0,
 ):
     target, arm = tiny_target(device), parse_arm(mode)
     dspark = random_drafter if scripted else tiny_drafter
     drafters = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": dspark}
     drafter = drafters[arm.drafter](target)
     config = EngineConfig(lag=lag, page=4, graphs=seats)
-    if steady is None:
-        models = make_models(target, drafter, config, seats * tokens, tokens)
-        steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
+    models = make_models(target, drafter, config, seats * tokens, tokens)
+    steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
     planner = Planner(
-        arm, block=drafter.block, rule="coupled", lag=lag, table=staircase_table(seats, 4), calibrations=None
+        arm,
+        block=drafter.block,
+        rule="coupled",
+        lag=lag,
+        calibrations=None,
+        table=replace(staircase_table(seats, 4), slot_bias=slot),
     )
     return Overlapped(steady, arm, planner, config, decode=decode)
 
@@ -181,3 +198,61 @@ def test_a_trace_is_replayed_as_the_plain_loop_does(mode):
         assert record.accepted == min(whole, record.delivered)
         if mode != "none":
             assert record.free_logits == tuple(drafts.free[at].tolist())
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_a_draft_may_be_shallower_than_the_block_and_changes_no_text(calibrated):
+    wanted = make_requests(9, temperature=0.8, max_tokens=24)
+    run("none", wanted, batch=9)
+    requests = make_requests(9, temperature=0.8, max_tokens=24)
+    engine = overlapped("compact", 3, slot=4e-5)
+    if calibrated:  # the token-free head speaks for what is not drafted, through the conditioned head's map
+        maps = {"conditioned": (np.full(4, 2.0), np.full(4, -0.5)), "free": (np.full(4, 0.5), np.full(4, 0.25))}
+        engine.planner.relay.map_of = lambda sampling, head: maps[head]
+    assert finish(engine, requests, 3) == [r.output for r in wanted]
+    depths = {landed.flight.depth for landed in engine._landed}
+    assert len(depths) > 1 and depths <= {1, 2, 3, 4}
+    for record in engine.rounds:
+        assert len(record.drafts) == len(record.logits) and record.window <= len(record.drafts) in depths
+    for landed in engine._landed:
+        conditioned, free, survival = landed.real[:, 0], landed.real[:, 1], landed.real[:, 2]
+        depth = landed.flight.depth
+        scale, offset = (2.0, -0.5) if calibrated else (1.0, 0.0)
+        said = (conditioned * scale + offset)[:, depth:]
+        heard = (free * (0.5 if calibrated else 1.0) + (0.25 if calibrated else 0.0))[:, depth:]
+        np.testing.assert_allclose(said, heard, atol=1e-5)
+        np.testing.assert_allclose(
+            survival, np.cumprod(1 / (1 + np.exp(-(conditioned * scale + offset))), 1), rtol=1e-4
+        )
+
+
+def test_the_budget_is_the_best_of_all_depths_and_row_totals():
+    dice = np.random.default_rng(2)
+    table = replace(staircase_table(6, 4), slot_bias=3e-5)
+    budgets = Budgets(table, 4, (1, 2, 4))
+    for _ in range(60):
+        n = int(dice.integers(1, 7))
+        survival = np.cumprod(dice.uniform(0.2, 1, (n, 4)), 1)
+        limits, context = dice.integers(0, 5, n), int(dice.integers(1, 200))
+        found, best = budgets.choose(survival, limits, context), -1.0
+        for depth in (1, 2, 4):
+            ranked = sorted((survival[r, j] for r in range(n) for j in range(min(limits[r], depth))), reverse=True)
+            for rows in table.candidates(n, 4).tolist():
+                seconds = float(table.verify_curve(n, np.array([rows]), context)[0])
+                seconds += table.draft_seconds(n, context, 4 - depth)
+                rate = (n + sum(ranked[: rows - n])) / seconds
+                if rate > best * (1 + 1e-12):
+                    best, wanted = rate, (depth, rows, seconds)
+        assert (found.depth, found.rows) == wanted[:2] and found.seconds == pytest.approx(wanted[2])
+    assert Budgets(staircase_table(6, 4), 4, (1, 2, 4)).depths == (4,), "a table that knows no slot offers no depth"
+
+
+@pytest.mark.parametrize("mode", ["none", "static", "compact", "cap-accept"])
+def test_few_requests_have_graphs_of_their_own(mode, monkeypatch):
+    monkeypatch.setattr("dsbench.kernels.attention.WHOLE_FROM", 6)
+    wanted = make_requests(9, temperature=0.8, max_tokens=14)
+    run("none", wanted, batch=9)
+    requests = make_requests(9, temperature=0.8, max_tokens=14)
+    engine = overlapped(mode, 5)
+    assert engine.steady.tiers.few == 1 and {n for _, n in engine.steady.verify_graphs} > {1}
+    assert finish(engine, requests, 5) == [r.output for r in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from tiny import tiny_drafter, tiny_target
 from dsbench.deployment import Deployment
 from dsbench.pass_table import print_rounds, round_times
 from dsbench.profile_cost import Shape, Timed, pass_samples, profile_cost
-from dsbench.profiles.fit import CostSample
+from dsbench.profiles.fit import CostSample, slot_curve
 from dsbench.runtime.graphs import Tiers
 from dsbench.runtime.targets.load import LoadedTarget
 
@@ -41,6 +42,9 @@ def test_every_tier_of_every_batch_is_timed_by_replay_and_by_step(profiled):
     count = {phase: sum(s.phase == phase for s in samples) for phase in ("pass", "verify", "step")}
     assert count["pass"] == count["verify"] == 3 * count["step"] > 0
     assert {s.rows for s in samples if s.phase == "plain"} == {1, 3}
+    assert {(s.requests, s.rows) for s in samples if s.phase == "shallow"} == {(1, 4), (3, 4)}
+    assert table.slot_bias >= 0 and table.slot.at == (1, 3)
+    assert table.draft_seconds(3, 30, 2) <= table.draft_seconds(3, 30)
 
 
 def test_a_round_is_told_for_every_batch_and_context(profiled, capsys):
@@ -62,9 +66,12 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
         return Timed(cell=cell, number=0, record=record, draft=(draft,) * 3, verify=(verify,) * 3)
 
     visits = [timed(2, 2, 9.0, 2.0, 3.0), timed(2, 6, 10.0, 2.0, 5.0), timed(2, 10, 14.0, 2.0, 7.0)]
-    samples = pass_samples([*visits, timed(4, 4, 4.0, 2.0, 3.0)], overlap=False)
+    samples = pass_samples([*visits, timed(4, 4, 4.0, 2.0, 3.0)], 4, overlap=False)
     verify = {(s.requests, s.rows): s.seconds for s in samples if s.phase == "verify"}
     assert verify == {(2, 2): 7.0, (2, 6): 9.0, (2, 10): 11.0, (4, 4): 3.0}
-    alone = {(s.requests, s.rows): s.seconds for s in pass_samples(visits, overlap=True) if s.phase == "verify"}
+    alone = {(s.requests, s.rows): s.seconds for s in pass_samples(visits, 4, overlap=True) if s.phase == "verify"}
     assert alone == {(2, 2): 3.0, (2, 6): 5.0, (2, 10): 7.0}
+    first = replace(visits[0], shallow=(1.4,) * 3)
+    slot_bias, slot = slot_curve(pass_samples([first], 4, overlap=True))
+    assert slot_bias == pytest.approx(0.2) and slot.at == (2,)
     assert CostSample(2, 0, 16, 2.0, "draft", 0) in samples and CostSample(2, 10, 16, 14.0, "step", 0) in samples
