@@ -26,6 +26,7 @@ from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.script import Script
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.timeline import Timeline, working
 
 Run = Callable[[], None]
 Capture = Callable[[Run], Run]  # a pass over fixed buffers -> its replay
@@ -132,6 +133,7 @@ class Graphs:
         self.eager, self.misses = Eager(models), 0
         self.most: float = tiers.requests[-1]
         self.slots = Slots(models, tiers.requests[-1])
+        self.timeline: Timeline | None = None
         with torch.inference_mode():
             self.verify_graphs = {m: capture(self._verify_run(m)) for m in reversed(tiers.rows)}
             drafts = reversed(tiers.requests) if depth else ()
@@ -144,7 +146,8 @@ class Graphs:
             return self.eager.draft(now, depth)
         self.slots.load(now)
         if self.depth:
-            self.draft_graphs[next_tier(self.tiers.requests, now.requests)]()
+            with working(self.timeline, "draft"):
+                self.draft_graphs[next_tier(self.tiers.requests, now.requests)]()
         if now.script is not None:
             self.slots.follow(now.script)
         return self.slots.draft(now.requests, self.depth)
@@ -159,7 +162,7 @@ class Graphs:
             self.misses += 1
             return self.eager.verify(now, draft, window, verified, phase)
         tier = next_tier(self.tiers.rows, rows)
-        with phase("verify"):
+        with phase("verify"), working(self.timeline, "verify"):
             self.verify_graphs[tier]()
         return Executed(verdict=self.slots.verdict(n), rows=rows, tier=tier)
 
