@@ -285,7 +285,6 @@ def record_trace(config: RunConfig, *, out: Path, prompts: int | None, batch: in
 
 def trace_rounds(config: RunConfig, *, mode: str, batch: int, steps: int, out: Path) -> None:
     from dsbench.replay import open_trace, replaying
-    from dsbench.timeline import WARM
     from dsbench.timeline_run import print_views, queue_of, record_views, run_facts, write
 
     arm = parse_arm(mode)
@@ -302,10 +301,10 @@ def trace_rounds(config: RunConfig, *, mode: str, batch: int, steps: int, out: P
     deployment = deploy(config, need_drafter=arm.drafter == "dspark", need_chain=arm.drafter == "mtp")
     if trace is not None:
         deployment = replaying(trace, deployment)
-    block = deployment.drafter_of(arm).block
+    deployment.drafter_of(arm)
     table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
     views = record_views(
-        deployment, arm, engine, table, lambda: queue_of(config, deployment, trace, block, batch, WARM + steps),
+        deployment, arm, engine, table, lambda: queue_of(config, deployment, trace, batch, steps),
         batch=batch, rounds=steps, notice=note,
     )  # fmt: skip
     paths = write(views, run_facts(deployment, trace, arm, config, batch, steps), out)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {
-    "prefill": "#CC79A7", "draft": "#0072B2", "verify": "#009E73", "plan": "#E69F00", "pack": "#F0E442",
-    "accept": "#D55E00", "commit": "#56B4E9", "settle": "#56B4E9", "wait": "#d9d9d9",
+    "prefill": "#7a5195", "draft": "#0072B2", "verify": "#009E73", "plan": "#E69F00", "pack": "#F0E442",
+    "accept": "#D55E00", "commit": "#56B4E9", "settle": "#8c564b", "wait": "#d9d9d9",
 }  # fmt: skip
 IDLE = "#e0606f"
 HEIGHT = {"host": (1.0, 0.62), "device": (0.0, 0.62)}  # bottom and height of a row

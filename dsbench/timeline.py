@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dsbench.errors import DsbenchError
 from dsbench.runtime.loop import Loop
 from dsbench.runtime.request import Request
@@ -19,7 +21,7 @@ from dsbench.runtime.timeline import Span, Timeline
 from dsbench.store import write_atomically
 
 TICK = 5e-6  # seconds by which neighbours may seem to overlap: the device's clock counts in steps
-WARM = 8  # rounds before those that are shown: kernels are compiled, the loop runs ahead
+COLD, WARM = 4, 8  # rounds before those that are shown: until kernels are compiled, until the loop runs ahead again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class View:
     seconds: float
     spans: tuple[Span, ...]
     slack: float = 0.0
+    compiles: int = 0  # kernels compiled in these rounds: their times are then no times of a steady run
 
     def row(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.row == name]
@@ -63,23 +66,41 @@ class View:
 
 
 def view_rounds(
-    engine: Loop, queue: Sequence[Request], *, batch: int, rounds: int, name: str, timeline: Timeline
+    engine: Loop, queue: Sequence[Request], *, batch: int, rounds: int, name: str, device: torch.device
 ) -> View:
-    """Runs the queue at `batch` requests, and views `rounds` rounds after WARM of them."""
-    waiting, wanted = list(queue), WARM + rounds
+    """Runs the queue at `batch` requests, and views `rounds` rounds after a warm-up.
+
+    The clocks are set after the first rounds, which compile: events far apart in time are less exact.
+    """
+    waiting = _run_until(engine, queue, batch, COLD)
+    timeline = Timeline(device)
     engine.record(timeline)
-    while len(engine.steps) < wanted:
-        room = batch - len(engine.running)
-        if room > 0 and waiting:
-            refused = engine.admit(waiting[:room])
-            waiting = refused + waiting[room:]
-        if not engine.running:
-            raise DsbenchError(f"all requests ended before {wanted} rounds were run", hint="give a larger --max-tokens")
-        engine.step()
-    spans = timeline.spans()
+    first = COLD + WARM + engine.config.lag
+    _run_until(engine, waiting, batch, first + rounds)
+    spans, compiles = timeline.spans(), sum(s.compiles for s in engine.steps[first : first + rounds])
     engine.record(None)
     engine.close()
-    return view_of(spans, first=WARM, rounds=rounds, name=name, slack=timeline.slack)
+    view = view_of(spans, first=first, rounds=rounds, name=name, slack=timeline.slack)
+    return replace(view, compiles=compiles)
+
+
+def rounds_needed(rounds: int, lag: int) -> int:
+    """Rounds that `view_rounds` launches at most."""
+    return COLD + WARM + 2 * lag + rounds
+
+
+def _run_until(engine: Loop, queue: Sequence[Request], batch: int, steps: int) -> list[Request]:
+    """Keeps `batch` requests running until `steps` rounds have been read; returns those that still wait."""
+    waiting = list(queue)
+    while len(engine.steps) < steps:
+        room = batch - len(engine.running)
+        if room > 0 and waiting:
+            waiting = engine.admit(waiting[:room]) + waiting[room:]
+        if engine.running:
+            engine.step()
+        elif not waiting:
+            raise DsbenchError(f"all requests ended before {steps} rounds were run", hint="give a larger --max-tokens")
+    return waiting
 
 
 def view_of(spans: Sequence[Span], *, first: int, rounds: int, name: str, slack: float = 0.0) -> View:
@@ -131,7 +152,8 @@ def numbers_of(view: View) -> dict[str, float]:
     """What the view comes to: seconds, and the idle share of its rounds."""
     return {
         "rounds": view.rounds, "seconds": view.seconds, "busy_seconds": view.busy, "idle_seconds": view.idle,
-        "idle_seconds_a_round": view.idle_a_round, "idle_share": view.idle_share, "clock_slack_seconds": view.slack,
+        "idle_seconds_a_round": view.idle_a_round, "idle_share": view.idle_share, "compiles": view.compiles,
+        "clock_slack_seconds": view.slack,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dsbench import __version__
 from dsbench.deployment import Deployment, environment
-from dsbench.engines import Engines, overlaps
+from dsbench.engines import LAG, Engines, overlaps
 from dsbench.plots_labels import conditions, loud_label
 from dsbench.plots_timeline import draw_timeline
 from dsbench.profiles.cost import CostTable
@@ -20,11 +20,10 @@ from dsbench.replay import replay_queue, trace_workload
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.request import Request, SamplingParams
-from dsbench.runtime.timeline import Timeline
 from dsbench.settings import RunConfig
 from dsbench.sweep import split_workloads
 from dsbench.texts import build_queue
-from dsbench.timeline import WARM, View, view_rounds, write_trace
+from dsbench.timeline import COLD, WARM, View, rounds_needed, view_rounds, write_trace
 from dsbench.trace import Trace
 from dsbench.workloads.workload import load_workload
 
@@ -33,14 +32,12 @@ EAGER = "eager engine (no captured graphs)"
 PROMPT = 64  # tokens of a random prompt
 
 
-def queue_of(
-    config: RunConfig, deployment: Deployment, trace: Trace | None, block: int, batch: int, rounds: int
-) -> list[Request]:
-    """Enough requests for `rounds` rounds at `batch`, even if every draft of every round is accepted.
+def queue_of(config: RunConfig, deployment: Deployment, trace: Trace | None, batch: int, rounds: int) -> list[Request]:
+    """Enough requests for `rounds` rounds at `batch`, even if each lasts one round only.
 
     Prompts are the first workload's; random ones, with random text to follow, for a shape target without a trace.
     """
-    size = batch * (2 + rounds * (block + 1) // config.max_tokens)
+    size = batch * (2 + rounds_needed(rounds, max(LAG, config.budget_lag)))
     name = split_workloads(config.workload)[0]
     if trace is not None:
         return replay_queue(trace, trace_workload(trace, name), config, deployment, size)
@@ -75,8 +72,8 @@ def record_views(
         engines.deployment = replace(deployment, overlap=overlap)
         requests = queue()
         engine = engines.make(arm, config, table, requests, batch)
-        timeline = Timeline(deployment.device)
-        views.append(view_rounds(engine, requests, batch=batch, rounds=rounds, name=name, timeline=timeline))
+        place = deployment.device
+        views.append(view_rounds(engine, requests, batch=batch, rounds=rounds, name=name, device=place))
         notice(f"{name}: {rounds} rounds in {views[-1].seconds * 1e3:.3f} ms")
     return views
 
@@ -110,7 +107,7 @@ def run_facts(
         "arm": arm.name,
         "batch": batch,
         "rounds": rounds,
-        "warm_rounds": WARM,
+        "warm_rounds": COLD + WARM,
         "sampling": f"{config.accept}, T={config.temperature:g}, seed {config.seed}",
         "versions": versions,
     }
@@ -126,7 +123,8 @@ def write(views: Sequence[View], facts: dict[str, Any], out: Path) -> list[Path]
     eager = [f"{EAGER}: each phase as it is computed, nothing overlaps"] if views[0].name == EAGER else []
     clock = [f"rows of host and device may be off by {max(v.slack for v in views) * 1e6:.0f} us"]
     clock = clock if max(v.slack for v in views) > 0 else []
-    lines = [conditions(facts), "; ".join([point, shown, versions, *eager, *clock])]
+    odd = [f"KERNELS WERE COMPILED in {view.name}" for view in views if view.compiles]
+    lines = [conditions(facts), "; ".join([point, shown, versions, *eager, *clock, *odd])]
     loud = loud_label(facts)
     if facts["labels"]["random_weights"] and not facts["labels"]["replayed"]:
         loud += "; drafts are random, and seldom accepted"

@@ -7,6 +7,7 @@ import math
 from itertools import pairwise
 
 import pytest
+import torch
 from matplotlib.image import imread
 from test_cli import dsbench, model, refused, write_drafter  # noqa: F401
 from test_engine import make_requests
@@ -15,13 +16,14 @@ from test_replay import toy_trace, wide
 from tiny import tiny_drafter, tiny_target
 from toys import staircase_table
 
+from dsbench.errors import DsbenchError
 from dsbench.plots_timeline import draw_timeline
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.timeline import Span, Timeline
-from dsbench.timeline import WARM, chrome_trace, view_of, view_rounds
+from dsbench.timeline import COLD, WARM, chrome_trace, view_of, view_rounds
 from dsbench.trace import save_trace
 
 HOST = {
@@ -41,7 +43,7 @@ def plain(mode, batch, graphs):
 
 def view(engine, *, batch, rounds, name="a run"):
     queue = make_requests(60, max_tokens=12)
-    return view_rounds(engine, queue, batch=batch, rounds=rounds, name=name, timeline=Timeline(engine.pool.device))
+    return view_rounds(engine, queue, batch=batch, rounds=rounds, name=name, device=engine.pool.device)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,8 @@ def test_phases_of_a_row_lie_side_by_side_and_idle_and_busy_are_all_there_is(kin
     device = shown.row("device")
     assert {s.name for s in device} == {"prefill", "draft", "verify"}
     for name in ("draft", "verify"):
-        assert [s.round for s in device if s.name == name] == list(range(WARM, WARM + 9))
+        rounds = [s.round for s in device if s.name == name]
+        assert rounds == list(range(rounds[0], rounds[0] + 9)) and rounds[0] == COLD + WARM + 2 * (kind == "overlapped")
     host = {s.name for s in shown.row("host")} - {"prefill"}
     assert host == HOST[kind]
 
@@ -80,6 +83,17 @@ def test_who_does_not_record_leaves_nothing_and_writes_the_same_text():
         texts.append([r.output for r in requests])
         assert bool(timeline.spans()) == recorded
     assert texts[0] == texts[1]
+
+
+def test_requests_that_end_at_once_and_too_few_of_them():
+    short = make_requests(80, max_tokens=1)
+    with pytest.raises(DsbenchError, match="ended before"):
+        view_rounds(plain("static", 2, 0), short, batch=2, rounds=3, name="x", device=torch.device("cpu"))
+    for made in (plain("static", 2, 0), overlapped("static", 2)):
+        shown = view_rounds(
+            made, make_requests(80, max_tokens=2), batch=2, rounds=3, name="x", device=torch.device("cpu")
+        )
+        assert shown.idle + shown.busy == pytest.approx(shown.seconds) and shown.rounds == 3
 
 
 def test_gaps_are_what_no_phase_covers_and_a_view_ends_with_its_rounds():
