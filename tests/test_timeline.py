@@ -21,6 +21,7 @@ from dsbench.plots_timeline import draw_timeline
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.engine import Engine
+from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.timeline import Span, Timeline
 from dsbench.timeline import COLD, WARM, chrome_trace, view_of, view_rounds
@@ -83,6 +84,32 @@ def test_who_does_not_record_leaves_nothing_and_writes_the_same_text():
         texts.append([r.output for r in requests])
         assert bool(timeline.spans()) == recorded
     assert texts[0] == texts[1]
+
+
+class Ranges:
+    """In place of torch.cuda.nvtx."""
+
+    def __init__(self):
+        self.open, self.seen = [], []
+
+    def range_push(self, name):
+        self.open.append(name)
+        self.seen.append(name)
+
+    def range_pop(self):
+        self.open.pop()
+
+
+@pytest.mark.parametrize("made", [lambda: overlapped("compact", 2), lambda: plain("compact", 2, 2)])
+def test_nvtx_ranges_wrap_the_replays_of_every_phase_and_are_closed(made):
+    engine, requests, timeline = made(), make_requests(6, max_tokens=8), Timeline(torch.device("cpu"))
+    timeline._nvtx = ranges = Ranges()
+    engine.record(timeline)
+    run_closed_loop(engine, requests, concurrency=2)
+    assert not ranges.open and {name.split(" ")[0] for name in ranges.seen} >= {"prefill", "draft", "verify"}
+    with pytest.raises(ZeroDivisionError), timeline.span("draft", device=True):
+        1 / 0  # noqa: B018
+    assert not ranges.open
 
 
 def test_requests_that_end_at_once_and_too_few_of_them():
