@@ -220,6 +220,27 @@ def record_trace_command(
     commands.record_trace(config, out=out, prompts=prompts, batch=batch)
 
 
+@app.command("trace")
+def trace_command(
+    mode: Annotated[str, typer.Option(help="One arm, e.g. none, static, mtp:3, compact.")] = "static",
+    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 1,
+    steps: Annotated[int, typer.Option(help="Rounds to show, after the warm-up.")] = 12,
+    out: Annotated[Path, typer.Option(help="Folder for timeline.json, .png and .svg.")] = Path("timeline"),
+    workload: Annotated[str | None, typer.Option(help="Where prompts come from; of several the first.")] = None,
+    target: Target = None, drafter: DrafterFolder = None, mtp_drafter: MtpFolder = None, device: Device = None,
+    dtype: Dtype = None, numerics: Numerics = None, threads: Threads = None, accept: Accept = None,
+    temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None, seed: Seed = None, lag: Lag = None,
+    cost: Cost = None, calibration: CalibrationFile = None, max_tokens: MaxTokens = None, draft: DraftDepth = None,
+    trace: Annotated[str | None, typer.Option(help="Recorded acceptance to replay on a shape target.")] = None,
+    acceptance: Annotated[str | None, typer.Option(help="Published acceptance to rescale the trace to.")] = None,
+) -> None:  # fmt: skip
+    """Show some rounds on a time axis, overlap on against off: a Perfetto trace, and a picture with the idle gaps."""
+    from dsbench import commands
+
+    config, _ = _config({k: v for k, v in locals().items() if k not in ("batch", "mode", "out")})
+    commands.trace_rounds(config, mode=mode, batch=batch, steps=steps, out=out)
+
+
 @app.command("drafters")
 def drafters_command(
     folders: Annotated[list[Path], typer.Argument(help="Drafter checkpoint folders; the first is paired.")],

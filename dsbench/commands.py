@@ -283,6 +283,36 @@ def record_trace(config: RunConfig, *, out: Path, prompts: int | None, batch: in
     print(f"trace: {out}, {len(trace.rows)} texts, {anchors} anchors, {out.stat().st_size / 2**20:.1f} MiB")
 
 
+def trace_rounds(config: RunConfig, *, mode: str, batch: int, steps: int, out: Path) -> None:
+    from dsbench.replay import open_trace, replaying
+    from dsbench.timeline_run import print_views, queue_of, record_views, run_facts, write
+
+    arm = parse_arm(mode)
+    for name, value in (("batch", batch), ("steps", steps)):
+        if value < 1:
+            raise UsageError(f"{name} must be >= 1, got {value}")
+    refuse_anticipation(arm, config.accept, config.budget_lag)
+    if arm.policy == "oracle" and not config.trace:
+        raise UsageError("the oracle needs a recorded text", hint="give --trace FILE on a shape target")
+    trace = open_trace(config, (arm,)) if config.trace or config.acceptance else None
+    check_writable(out)
+    engine = EngineConfig(rule=config.accept, lag=config.budget_lag, draft=config.draft)
+    config = replace(config, mode=mode, batch=str(batch))
+    deployment = deploy(config, need_drafter=arm.drafter == "dspark", need_chain=arm.drafter == "mtp")
+    if trace is not None:
+        deployment = replaying(trace, deployment)
+    deployment.drafter_of(arm)
+    table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
+    views = record_views(
+        deployment, arm, engine, table, lambda: queue_of(config, deployment, trace, batch, steps),
+        batch=batch, rounds=steps, notice=note,
+    )  # fmt: skip
+    paths = write(views, run_facts(deployment, trace, arm, config, batch, steps), out)
+    print_views(views)
+    for path in paths:
+        print(path)
+
+
 def _default_batches(config: RunConfig) -> str:
     from dsbench.sweep import CPU_BATCHES, GPU_BATCHES
 

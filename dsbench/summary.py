@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dsbench.intervals import BAND, Held, Interval, halves, paired_ratio, verdict
+from dsbench.memory_table import memory_table
 from dsbench.metrics import held_slots
 from dsbench.plots_labels import (
     arm_names,
@@ -68,14 +69,16 @@ class Versus:
 def summary_frame(store: RunStore, *, band: float = BAND, seed: int = 0) -> pd.DataFrame:
     """One row a cell: parameters, numbers with _low and _high, ratios vs_static, vs_fixed, vs_none with _word.
 
-    Seconds, tokens, tokens/s. Raises UsageError for a run without a finished cell.
+    Seconds, tokens, tokens/s; memory: bytes, the peak of the process that ran the cells. Raises UsageError for a run
+    without a finished cell.
     """
     cells = finished_cells(store)
     names, found = arm_names(cells), compare_arms(cells, band=band, seed=seed)
+    memory = (store.read_run().get("memory") or {}).get("peak")
     rows = []
     for stored in cells:
         row: dict[str, Any] = {"arm": names[stored.folder], **asdict(stored.cell), "flags": "; ".join(stored.flags)}
-        row |= _numbers(stored.summary)
+        row |= _numbers(stored.summary) | {"memory": memory}
         for base in BASES:
             row |= _versus_columns(base, found[stored.folder].get(base))
         rows.append(row)
@@ -239,11 +242,15 @@ def _numbers(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_summary(folder: Path) -> None:
-    """Prints the table of the run in `folder` on stdout, as wide as the terminal, or 118 columns where there is none.
+    """Prints the tables of the run in `folder` on stdout, as wide as the terminal, or 118 columns where there is none.
 
     Raises UsageError for a folder without a run or a run without a finished cell.
     """
     console = Console()
     if not console.is_terminal:
         console = Console(width=118)
-    console.print(summary_table(RunStore(folder)))
+    store = RunStore(folder)
+    console.print(summary_table(store))
+    memory = store.read_run().get("memory")
+    if memory:
+        console.print(memory_table(memory))

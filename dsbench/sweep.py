@@ -13,6 +13,7 @@ from typing import Any
 from dsbench.deployment import Deployment, environment, sources_digest
 from dsbench.engines import Engines
 from dsbench.errors import UsageError
+from dsbench.ledger import ledger
 from dsbench.measure import run_repeat
 from dsbench.metrics import cell_summary
 from dsbench.profiles.calibration import CalibrationSet
@@ -125,6 +126,8 @@ def run_sweep(
     for workload in plan.workloads:
         for batch in plan.batches:
             _run_point(plan, engines, table, store, workload, batch, notice)
+            if engines.models:  # something ran
+                store.write_run(body | {"memory": ledger(engines)})
     return store.cells()
 
 
@@ -137,6 +140,7 @@ def _go_on_with(recorded: dict[str, Any], body: dict[str, Any], what: str) -> No
     if chain is not None and body["mtp_contract"] is not None:
         check_contract(chain, body["mtp_contract"], what=f"{what} (its mtp arms)", hint="name another --out")
     body["mtp_contract"] = body["mtp_contract"] or chain
+    body["memory"] = recorded.get("memory")
 
 
 def _run_point(

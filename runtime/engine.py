@@ -8,6 +8,7 @@ as captured graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.script import script_of
 from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.timeline import Timeline, spanned
 from dsbench.runtime.timing import PhaseTimer
 
 
@@ -71,12 +73,19 @@ class Engine:
         self.rounds: list[RoundRecord] = []
         self.finished: list[RequestRecord] = []
         self._admitted: dict[int, tuple[float, float]] = {}  # request id -> when admitted, when its first token came
+        self.timeline: Timeline | None = None
+
+    def record(self, timeline: Timeline | None) -> None:
+        """Tells the timeline of every phase from here on; None: nobody."""
+        self.timeline = self.executor.timeline = timeline
+        self.timer.around = (lambda name: nullcontext()) if timeline is None else timeline.span
 
     @torch.inference_mode()
     def step(self) -> StepRecord:
         """One round for every running request: draft, plan, pack, verify, accept, commit."""
         requests, phase, begin = self.running, self.timer.phase, self.timer.now()
         self.timer.reset()
+        self._number_round()
         self.executor.misses, compiled = 0, self._compiles.total
         self._open_round(requests)
         limits, context = self._limits(requests), sum(r.committed for r in requests)
@@ -118,15 +127,21 @@ class Engine:
             taken.append(request)
             self._admitted[request.id] = (self.timer.now(), 0.0)
         config = self.config
-        for request, token in prefill(
-            taken, self.target, self.drafter, self.pool, rule=config.rule, chunk=config.prefill_chunk
-        ):
-            first = request.canonical[0] if config.rule == "coupled" and request.canonical else token
-            extend(request, [first], self.eos, self.decode, self._room(request))
-            self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
+        self._number_round()
+        with spanned(self.timeline if taken else None, "prefill", device=True):
+            for request, token in prefill(
+                taken, self.target, self.drafter, self.pool, rule=config.rule, chunk=config.prefill_chunk
+            ):
+                first = request.canonical[0] if config.rule == "coupled" and request.canonical else token
+                extend(request, [first], self.eos, self.decode, self._room(request))
+                self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
         self.running = self.running + taken
         self._retire()
         return list(requests[len(taken) :])
+
+    def _number_round(self) -> None:
+        if self.timeline is not None:
+            self.timeline.round = len(self.steps)
 
     def _room(self, request: Request) -> int:
         """Tokens the request may still emit, by its own limit and by the context."""
@@ -182,7 +197,8 @@ class Engine:
         return delivered
 
     def close(self) -> None:
-        """Lets go of the requests still running, and of their pages."""
+        """Lets go of the requests still running, and of their pages; nobody records any more."""
+        self.record(None)
         for request in self.running:
             self.pool.release(request.id)
         self.running = []

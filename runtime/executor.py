@@ -12,6 +12,7 @@ from dsbench.runtime.accept import Verdict
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.drafters.draft import DepthRule, Draft
 from dsbench.runtime.passes import Models, Phase, Round, draft_pass, verify_pass
+from dsbench.runtime.timeline import Timeline, working
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Executor(Protocol):
     misses: int
     models: Models
     most: float  # requests it runs without a miss
+    timeline: Timeline | None  # told what the passes take of the device
 
     def draft(self, now: Round, depth: DepthRule) -> Draft: ...
 
@@ -44,13 +46,16 @@ class Eager:
 
     def __init__(self, models: Models) -> None:
         self.models = models
+        self.timeline: Timeline | None = None
 
     def draft(self, now: Round, depth: DepthRule) -> Draft:
-        return draft_pass(self.models, now, depth)
+        with working(self.timeline, "draft"):
+            return draft_pass(self.models, now, depth)
 
     def verify(self, now: Round, draft: Draft, window: Tensor, verified: Tensor, phase: Phase) -> Executed:
         at = now.standing
         with phase("pack"):
             batch = pack_rows(at.anchor, draft.tokens, verified, at.start.int(), at.table)
-        verdict = verify_pass(self.models, now, batch, draft, window, verified, phase)
+        with working(self.timeline, "verify"):
+            verdict = verify_pass(self.models, now, batch, draft, window, verified, phase)
         return Executed(verdict=verdict, rows=batch.rows, tier=batch.rows)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.script import Script
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.timeline import Timeline, working
 
 Run = Callable[[], None]
 Capture = Callable[[Run], Run]  # a pass over fixed buffers -> its replay
@@ -153,6 +155,8 @@ class Graphs:
         self.most: float = tiers.requests[-1]
         self._capture = capture
         self.slots = Slots(models, tiers.requests[-1])
+        self.timeline: Timeline | None = None
+        self.graph_pool: Any = getattr(capture, "pool", None)  # torch's handle of the graphs' memory
         with torch.inference_mode():
             self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}
             drafts = reversed(tiers.requests) if depth else ()
@@ -165,7 +169,8 @@ class Graphs:
             return self.eager.draft(now, depth)
         self.slots.load(now)
         if self.depth:
-            self.draft_graphs[next_tier(self.tiers.requests, now.requests)]()
+            with working(self.timeline, "draft"):
+                self.draft_graphs[next_tier(self.tiers.requests, now.requests)]()
         if now.script is not None:
             self.slots.follow(now.script)
         return self.slots.draft(now.requests, self.depth)
@@ -180,7 +185,7 @@ class Graphs:
             self.misses += 1
             return self.eager.verify(now, draft, window, verified, phase)
         tier, slots = self.tiers.of(n, rows)
-        with phase("verify"):
+        with phase("verify"), working(self.timeline, "verify"):
             self.verify_graphs[tier, slots]()
         return Executed(verdict=self.slots.verdict(n), rows=rows, tier=tier)
 
@@ -263,23 +268,24 @@ def make_models(target: DenseTarget, drafter: Drafter, config: EngineConfig, tok
 
 def capture_on(device: torch.device) -> Capture:
     """How passes are captured on a device; a CPU has no graphs and runs them, padded, as they are."""
-    return cuda_capture(device) if device.type == "cuda" else lambda run: run
+    return CudaCapture(device) if device.type == "cuda" else lambda run: run
 
 
-def cuda_capture(device: torch.device) -> Capture:
+class CudaCapture:
     """Captures on one stream into one memory pool, after two runs that compile and choose what a pass needs."""
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    pool = torch.cuda.graph_pool_handle()
 
-    def capture(run: Run) -> Run:
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Run) -> Run:
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
             for _ in range(2):
                 run()
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             run()
         return graph.replay
-
-    return capture

@@ -9,6 +9,7 @@ from dsbench.errors import UsageError
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
+from dsbench.runtime.timeline import Timeline
 
 
 class Loop(Protocol):
@@ -27,6 +28,9 @@ class Loop(Protocol):
     def admit(self, requests: Sequence[Request]) -> list[Request]: ...
 
     def step(self) -> StepRecord | None: ...
+
+    def record(self, timeline: Timeline | None) -> None:
+        """Tells the timeline of every phase from here on; None: nobody."""
 
     def close(self) -> None: ...
 

@@ -34,6 +34,7 @@ from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steady import Steady
+from dsbench.runtime.timeline import Timeline, spanned
 from dsbench.runtime.timing import Stamp, between, passed, stamp
 
 
@@ -118,6 +119,7 @@ class Overlapped:
         self.seated: list[Sitting] = []
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
+        self.timeline: Timeline | None = None
         self._landed: list[Landed] = []
         self._flights: deque[Flight] = deque()
         self._origin, self._compiles, self._done = time.perf_counter(), compile_count(), stamp(self.device)
@@ -129,9 +131,15 @@ class Overlapped:
         """Seated ones and those whose prompts wait; some may have ended on the device already."""
         return [s.request for s in (*self.seated, *self.prompts.waiting) if not s.left]
 
+    def record(self, timeline: Timeline | None) -> None:
+        """Tells the timeline of every phase from here on; None: nobody."""
+        self.timeline = timeline
+
     @torch.inference_mode()
     def step(self) -> StepRecord | None:
         """Launches a round, and settles the one that is due; what it settled last, None while nothing is."""
+        if self.timeline is not None:
+            self.timeline.round = len(self.steps) + len(self._flights)
         begun = stamp(self.device)
         self._take_seats()
         if self.seated:
@@ -185,13 +193,14 @@ class Overlapped:
         """A chunk of prompts, more while more wait than sit; then holes are filled from the end."""
         holes = [i for i, sitting in enumerate(self.seated) if sitting.left]
         while self.prompts.waiting:
-            done, first = self.prompts.run_chunk()
-            at = []
-            for sitting in done:
-                at.append(holes.pop(0) if holes else len(self.seated))
-                self.seated[at[-1] : at[-1] + 1] = [sitting]
-            if done:
-                self.prompts.sit(at, done, first, [s.room for s in done])
+            with spanned(self.timeline, "prefill", device=True):
+                done, first = self.prompts.run_chunk()
+                at = []
+                for sitting in done:
+                    at.append(holes.pop(0) if holes else len(self.seated))
+                    self.seated[at[-1] : at[-1] + 1] = [sitting]
+                if done:
+                    self.prompts.sit(at, done, first, [s.room for s in done])
             if len(self.prompts.waiting) <= len(self.seated):
                 break
         for hole in reversed(holes):
@@ -205,15 +214,18 @@ class Overlapped:
     def _launch(self, begun: Stamp) -> Flight:
         host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
         context = sum(len(s.request.prompt_ids) + len(s.request.output) for s in self.seated) - n
-        depth, budget, unknown = self._budget(context)
-        self.seats.budget.fill_(budget)
-        self.seats.cap.fill_(depth)
+        with spanned(self.timeline, "plan"):
+            depth, budget, unknown = self._budget(context)
         ready = stamp(self.device)
-        self.steady.draft(n, depth)
+        with spanned(self.timeline, "draft", device=True):
+            self.seats.budget.fill_(budget)
+            self.seats.cap.fill_(depth)
+            self.steady.draft(n, depth)
         drafted = stamp(self.device)
         every = n * (depth + 1)
-        tier = self.steady.verify(n, every if self.arm.commit == "window" else n + budget)
-        whole, real = (self._copied(x[:n]) for x in (self.seats.whole_left, self.seats.real_left))
+        with spanned(self.timeline, "verify", device=True):
+            tier = self.steady.verify(n, every if self.arm.commit == "window" else n + budget)
+            whole, real = (self._copied(x[:n]) for x in (self.seats.whole_left, self.seats.real_left))
         return Flight(
             seated=tuple(self.seated), depth=depth, priors=unknown, tier=tier, context=context, whole=whole, real=real,
             stamps=(begun, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
@@ -240,8 +252,16 @@ class Overlapped:
 
     def _settle(self, flight: Flight) -> StepRecord:
         """Waits for the round's results, if they are not there, and hands them out."""
-        while not passed(flight.stamps[3]):
-            time.sleep(0)
+        if self.timeline is not None:
+            self.timeline.round = len(self.steps)
+        with spanned(self.timeline, "wait"):
+            while not passed(flight.stamps[3]):
+                time.sleep(0)
+        with spanned(self.timeline, "settle"):
+            return self._hand_out(flight)
+
+    def _hand_out(self, flight: Flight) -> StepRecord:
+        """The round's results to its requests, whose seats and pages are free if they ended."""
         left, real = flight.whole.numpy().copy(), flight.real.numpy().copy()  # pinned memory is for the next rounds
         counts = dict(zip(COUNTS, left.T.tolist(), strict=False))
         tokens, now = left[:, len(COUNTS) :][:, : self.block + 1].tolist(), self._now()

@@ -11,6 +11,7 @@ from two numbers that the host wrote. Rows are those of the first `live` seats; 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class Steady:
     ) -> None:
         self.models, self.tiers, self.depths, self.commit = models, tiers, depths, commit
         self.seats = Seats(shape, models.pool.shape.pages, models.target.device)
+        self.graph_pool: Any = getattr(capture, "pool", None)  # torch's handle of the graphs' memory
         self.chunks = [PromptRows(self.seats, n) for n in CHUNKS]
         with torch.inference_mode():
             self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,12 +13,16 @@ PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
 
 
 class PhaseTimer:
-    """Wall-clock of named phases since the last `reset`. `now` counts from when the timer was made."""
+    """Wall-clock of named phases since the last `reset`. `now` counts from when the timer was made.
+
+    `around`: what a phase, and the wait after it, run within.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._origin = time.perf_counter()
         self.seconds: dict[str, float] = {}
+        self.around: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
         self.reset()
 
     def now(self) -> float:
@@ -31,9 +35,11 @@ class PhaseTimer:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        yield
+        with self.around(name):
+            yield
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            with self.around("wait"):
+                torch.cuda.synchronize(self._device)
         self.seconds[name] += time.perf_counter() - begin
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds, checks, trains and measures on a machine with a CUDA device and a torch of its own; needs nothing installed.
 #   scripts/gpu.sh STAGE...    stages: model check smoke data train calibrate drafters time selftest kernels
-#                                     costs record sweep sanitize
+#                                     costs record sweep trace sanitize
 # GGUF: the model file, or a folder of its parts in order. WORK: scratch. RESULTS: what is to be kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -103,6 +103,20 @@ stage_sweep() {
   dsbench plot "$run" --out "$WORK/pictures-${NAME:-sweep}" >>"$RESULTS/run-${NAME:-sweep}.log" 2>&1 || true
   tar czf "$RESULTS/run-${NAME:-sweep}.tgz" -C "$WORK" --exclude='rounds*.parquet' --exclude='*.svg' \
     "run-${NAME:-sweep}" $([ -d "$WORK/pictures-${NAME:-sweep}" ] && echo "pictures-${NAME:-sweep}")
+}
+# TRACE_TARGETS, TRACE_BATCHES, TRACE_FLAGS; shape targets replay the trace of stage record if it is there
+stage_trace() {
+  local target batch name replay
+  for target in ${TRACE_TARGETS:-smollm2-135m shape:qwen3-8b}; do
+    replay=
+    if [ "$target" != "${target#shape:}" ] && [ -e "$RESULTS/trace.parquet" ]; then replay="--trace $RESULTS/trace.parquet"; fi
+    for batch in ${TRACE_BATCHES:-1 64}; do
+      name=timeline-${target#shape:}-$batch
+      dsbench trace --target "$target" --mode "${TRACE_MODE:-static}" --batch "$batch" $replay ${TRACE_FLAGS:-} \
+        --out "$RESULTS/$name" >"$RESULTS/$name.txt" 2>"$WORK/$name.log" || { tail -20 "$WORK/$name.log"; return 1; }
+      cat "$RESULTS/$name.txt"
+    done
+  done
 }
 stage_sanitize() { # a tiny model under the memory checker: drafts, plans, packed rows, attention, verdicts, commits
   compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" -m pytest -m gpu -q -p no:cacheprovider -o filterwarnings= \

@@ -1,0 +1,38 @@
+"""A run's memory ledger (ledger.py) for a terminal. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+WEIGHTS = {"target": "target", "drafter": "drafter", "chain": "chain drafter", "packed": "copies laid out for oneDNN"}
+
+
+def memory_table(body: Mapping[str, Any]) -> Table:
+    """The ledger for a terminal, MiB; parts of nothing are left out."""
+    table = Table(title="memory [MiB]", title_justify="left", box=box.HORIZONTALS, padding=(0, 1))
+    table.add_column("part")
+    table.add_column("of", overflow="fold")
+    table.add_column("MiB", justify="right")
+
+    def add(part: str, of: str, count: int) -> None:
+        if count:
+            table.add_row(part, of, f"{count / 2**20:,.1f}")
+
+    for name, words in WEIGHTS.items():
+        add("weights", words, body["weights"][name])
+    for pool in body["pools"]:
+        where = f"{pool['tokens']} tokens, drafter {pool['drafter'][:12]}"
+        add("KV pages", f"target's layers; {where}", pool["target_layers"])
+        add("KV pages", f"drafter's layers; {where}", pool["drafter_layers"])
+    for made in body["executors"]:
+        where = f"{made['kind']}, depth {made['depth']}, {made['requests']} requests"
+        add("draft state, seats", where, made["state"])
+        add("captured graphs", f"{where}: {made['passes']} passes", made["graphs"])
+    add("rest of the peak", body["rest_is"], body["rest"])
+    add("peak", body["peak_is"], body["peak"])
+    add("outside torch", "context, kernels, graphs' nodes, others", body.get("outside_torch", 0))
+    return table
