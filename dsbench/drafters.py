@@ -25,7 +25,6 @@ from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.request import Request
 from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
-from dsbench.sweep import split_workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
