@@ -144,7 +144,7 @@ def plot_command(
     run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
     out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default: RUN/plots.")] = None,
 ) -> None:
-    """Draw a run: frontier, verify budgets, waterfalls, cost fit against raw cells, predicted and measured step time."""
+    """Draw a run: frontier, verify budgets, waterfalls, cost fit against raw cells, predicted step time."""
     from dsbench.plots import draw_all
     from dsbench.plots_cost import draw_cost_of
     from dsbench.plots_waterfall import draw_run
@@ -177,6 +177,19 @@ def waterfall_command(
     from dsbench.waterfall_table import show_waterfall
 
     show_waterfall(run, source=source, target=target, workload=workload, batch=batch, as_json=json_out, plots=plots)
+
+
+@app.command("frontier")
+def frontier_command(
+    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
+    arm: Annotated[str, typer.Option(help="Arm whose gains are printed.")] = "compact",
+    base: Annotated[str, typer.Option(help="Arm it is compared with at equal service, and overtakes or not.")] = "none",
+    workload: Annotated[str, typer.Option(help="Workloads; default: all of the run.")] = "",
+) -> None:
+    """Say who dominates, what is gained at equal throughput and at equal speed, and where an arm overtakes another."""
+    from dsbench.frontier_table import show_frontier
+
+    show_frontier(run, arm=arm, base=base, workload=workload)
 
 
 @app.command("ledger")

@@ -60,7 +60,7 @@ def _draw(
     workloads = list(dict.fromkeys(fall.workload for fall in falls))
     note = (
         f"time a token in percent of {source}'s, below 100: {target} is faster; the parts add up; bars: 95% intervals "
-        "over prompts, paired; below: ms a token of a request; !: a cell is flagged"
+        "over prompts, paired; axes do not start at 0; below: ms a token of a request; !: a cell is flagged"
     )
     title = f"Where the time goes: from {source} to {target}"
     figure, body = new_figure(2.7 * len(workloads) + 0.6, title, [*lines, note], loud)

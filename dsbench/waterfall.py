@@ -2,8 +2,8 @@
 
 Time a token t = held / tokens of a request (= batch size / throughput) = r (d + v + p + h) + f + e: rounds a token r;
 draft, verify, padding and host time a round; prefill and what is left over a token (`dsbench.accounts`). From arm A to
-arm B a product's change is split at the midpoint, D(r s) = Dr (sA + sB) / 2 + (rA + rB) / 2 Ds (the Shapley value of two
-factors, so there is no order to choose): the parts add up to tB - tA exactly.
+arm B a product's change is split at the midpoint, D(r s) = Dr (sA + sB) / 2 + (rA + rB) / 2 Ds (the Shapley value of
+two factors: there is no order to choose): the parts add up to tB - tA exactly.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Entry:
 
 
 def waterfalls(cells: Sequence[StoredCell], source: str, target: str, *, seed: int = 0) -> list[Waterfall]:
-    """One a (setting, workload, batch) that ran both arms. Raises UsageError where no point did, or an arm is unknown."""
+    """One a (setting, workload, batch) that ran both arms. Raises UsageError where none did, or an arm is unknown."""
     names = arm_names(cells)
     known = sorted(set(names.values()), key=arm_rank)
     for arm in (source, target):

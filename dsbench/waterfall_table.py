@@ -21,8 +21,8 @@ from dsbench.waterfall import PARTS, Entry, Waterfall, ledger, waterfalls
 WIDTH = 118  # columns where stdout is no terminal
 FALL_NOTE = (
     "Milliseconds of a request per output token; ±: half the 95% interval over prompts. The parts of the change add "
-    "up to `to` - `from` (products split at the midpoint). accepted length: fewer or more rounds a token, at the mean "
-    "price of a round; draft, verify, padding (verify's time by the share of rows run for nobody) and host (plan, pack, "
+    "up to `to` - `from` (products split at the midpoint). accepted length: rounds a token, at the mean price of a "
+    "round; draft, verify, padding (verify's time by the share of rows run for nobody) and host (plan, pack, "
     "idle): a round's time, at the mean number of rounds; prefill: waiting for one's own prompt and for others'."
 )
 LEDGER_NOTE = (
@@ -63,7 +63,7 @@ def show_ledger(folder: Path, *, workload: str, batch: str, as_json: bool) -> No
 
 
 def chosen(cells: Sequence[StoredCell], workload: str, batch: str) -> list[StoredCell]:
-    """Cells of the workloads and batch sizes named; all of them where nothing is. Raises UsageError where none is left."""
+    """Cells of the workloads and batch sizes named; all where nothing is. Raises UsageError where none is left."""
     kept = list(cells)
     if workload:
         wanted = split_workloads(workload)
