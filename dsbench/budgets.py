@@ -21,7 +21,7 @@ class Rows:
     """What the target ran, summing to tier / R.
 
     `scheduled` drafts open a tier of the cost table or are priced row by row; `free` drafts fill a tier up, which costs
-    nothing once its first row is in it; `seen` are verified past the window, only to see the ceiling; `padding` ran for
+    nothing once its first row is in it; `seen` are verified past the window, to see the ceiling; `padding` ran for
     nobody, or for requests that had ended.
     """
 
@@ -59,9 +59,7 @@ def rows_of(steps: pd.DataFrame, tiers: Sequence[int] | None) -> Rows | None:
     free = np.zeros(len(table))
     if tiers:
         below = np.concatenate([[0], np.sort(np.asarray(tiers))])
-        opened = (
-            below[np.searchsorted(below, rows, side="left") - 1] + 1
-        )  # the first row of the tier that `rows` are in
+        opened = below[np.searchsorted(below, rows, side="left") - 1] + 1  # the tier's first row
         free = np.clip(rows - np.maximum(opened, requests), 0, granted)
     per = 1 / requests.sum()
     return Rows(

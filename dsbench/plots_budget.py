@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 ROWS = (("anchor", "#5b5b5b", "anchor: one row a request"), ("scheduled", "#0072B2", "drafts scheduled"),
-        ("free", "#56B4E9", "drafts that fill a tier up"), ("seen", "#CC79A7", "drafts verified for the ceiling only"),
+        ("free", "#56B4E9", "drafts that fill a tier up"), ("seen", "#CC79A7", "drafts verified past the window"),
         ("padding", "#dddddd", "padding: rows for nobody"))  # fmt: skip
 DRAFTS = (("bonus", "#8c8c8c", "bonus token"), ("accepted", "#009E73", "drafts accepted"),
           ("rejected", "#D55E00", "rejected"), ("missed", "#E69F00", "trimmed, would have been accepted"),
