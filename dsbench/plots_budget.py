@@ -132,7 +132,7 @@ def _bars(axes: Axes, items: Sequence[Item], block: int) -> None:
             highest = max(highest, _stack(axes, place + at, values, len(items)))
         rate = item.body.get("tau")
         if rate and rate["low"] is not None:
-            axes.plot([place + 0.21] * 2, [rate["low"], rate["high"]], color=INK, linewidth=1.4)
+            axes.plot([place + 0.375] * 2, [rate["low"], rate["high"]], color=INK, linewidth=1.4)
     axes.set_ylim(0, highest * 1.06)
     axes.set_xticks(range(len(items)), [str(item.batch) for item in items])
     axes.set_xlim(-0.6, len(items) - 0.4)

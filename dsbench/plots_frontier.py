@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENVELOPE = "best fixed window at each R, in hindsight"
 OR_NONE = "best fixed window or none"
 DARK = "#00324f"
+CLOSE = 0.25  # fast ends nearer than this, as a log ratio on both axes, get their labels apart
 
 
 def draw_frontier(
@@ -116,13 +117,17 @@ def _ends(cells: Sequence[StoredCell], key: str) -> list[float]:
 
 def _batch_rays(axes: Axes, cells: Sequence[StoredCell]) -> None:
     """Joins the points of equal batch size by a dotted line, and writes the batch size at its fast end."""
+    last: tuple[float, float] | None = None
     for batch in sorted({c.cell.batch for c in cells}):
         points = sorted(
             (c.summary["user_speed"]["value"], c.summary["throughput"]["value"]) for c in cells if c.cell.batch == batch
         )
         axes.plot(*zip(*points, strict=True), color=GREY, linestyle=":", linewidth=0.8, zorder=1)
+        near = last is not None and np.abs(np.log(np.divide(points[-1], last))).max() < CLOSE
+        last = points[-1]
         axes.annotate(
-            f"R={batch}", points[-1], xytext=(7, 4), textcoords="offset points", fontsize=8.5, color=GREY, zorder=4,
+            f"R={batch}", points[-1], xytext=(7, 14 if near else 4), textcoords="offset points", fontsize=8.5,
+            color=GREY, zorder=4,
             bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.7},
         )  # fmt: skip
 
