@@ -21,7 +21,7 @@ from dsbench.printing import print_fit, print_lengths, print_plan, print_report
 from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.fit import FitReport
 from dsbench.profiles.samples import load_samples, samples_path, save_samples
-from dsbench.ranges import parse_events, parse_range
+from dsbench.ranges import parse_events, parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.planner import refuse_anticipation
@@ -182,7 +182,6 @@ def generate(
 def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_tokens: int, temperatures: str) -> None:
     from dsbench.selftest import Outcome
     from dsbench.selftest import selftest as check
-    from dsbench.sweep import split_workloads
 
     if prompts < 1:
         raise UsageError(f"prompts must be >= 1, got {prompts}")
@@ -236,7 +235,6 @@ def calibrate(
     from dsbench.plots_reliability import draw_reliability
     from dsbench.profiles.calibration_report import report_path
     from dsbench.rollouts import check_workloads
-    from dsbench.sweep import split_workloads
 
     wanted = parse_events(events)
     if batch < 1 or prompts < 2 or config.max_tokens < 2:
@@ -265,7 +263,6 @@ def calibrate(
 
 def record_trace(config: RunConfig, *, out: Path, prompts: int | None, batch: int) -> None:
     from dsbench.record_trace import record_trace as record
-    from dsbench.sweep import split_workloads
     from dsbench.trace import save_trace
 
     if batch < 1 or (prompts is not None and prompts < 1):

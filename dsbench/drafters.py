@@ -19,13 +19,12 @@ from dsbench.drafters_table import print_comparison, write_csv
 from dsbench.errors import UsageError
 from dsbench.plots_drafters import draw_decay
 from dsbench.profiles.calibration import EventKey
-from dsbench.ranges import parse_events, parse_range
+from dsbench.ranges import parse_events, parse_range, split_workloads
 from dsbench.rollouts import ARM, check_workloads, prompt_counts, requests_digest, roll_out, rollout_requests
 from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.request import Request
 from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
-from dsbench.sweep import split_workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

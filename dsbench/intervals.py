@@ -169,18 +169,29 @@ def verdict(ratio: Interval | None, *, band: float = BAND) -> str:
     return "SAME" if least <= ratio.low and ratio.high <= most else "UNCLEAR"
 
 
-def _bootstrap(estimate: Callable[[NDArray[np.int64]], FloatArray], prompts: int, seed: int, draws: int) -> Interval:
-    """Percentile interval of `estimate`, which maps prompt indices [..., prompts] to estimates [...]."""
-    value = float(estimate(np.arange(prompts, dtype=np.int64)))
+def bootstrap_rows(
+    estimate: Callable[[NDArray[np.int64]], FloatArray], prompts: int, *, seed: int = 0, draws: int = DRAWS
+) -> list[Interval]:
+    """Percentile intervals of several estimates from the same resamples: prompt indices [..., prompts] to [k, ...]."""
+    values = estimate(np.arange(prompts, dtype=np.int64))
     if prompts < 2:
-        return Interval(value, None, None, prompts)
-    index = np.random.default_rng(seed).integers(0, prompts, (draws, prompts), np.int64)
-    drawn = estimate(index)
+        return [Interval(float(value), None, None, prompts) for value in values]
+    drawn = estimate(np.random.default_rng(seed).integers(0, prompts, (draws, prompts), np.int64))
+    return [spread(float(value), row, prompts) for value, row in zip(values, drawn, strict=True)]
+
+
+def spread(value: float, drawn: FloatArray, prompts: int) -> Interval:
+    """The value with the percentile interval of its resamples; none where it, or all of them, are not finite."""
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn) or not math.isfinite(value):
         return Interval(value, None, None, prompts)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high), prompts)
+
+
+def _bootstrap(estimate: Callable[[NDArray[np.int64]], FloatArray], prompts: int, seed: int, draws: int) -> Interval:
+    """Percentile interval of `estimate`, which maps prompt indices [..., prompts] to estimates [...]."""
+    return bootstrap_rows(lambda index: estimate(index)[None], prompts, seed=seed, draws=draws)[0]
 
 
 def _pair(first: ArrayLike, second: ArrayLike) -> tuple[FloatArray, FloatArray]:

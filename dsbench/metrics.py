@@ -217,9 +217,15 @@ def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
     }
 
 
+def round_seconds(steps: pd.DataFrame) -> NDArray[np.float64]:
+    """Seconds of each step without the prompts that ran in it, where rounds overlap: what a cost table predicts."""
+    seconds = steps["seconds"].to_numpy(np.float64)
+    return seconds - steps["prefill_seconds"].to_numpy(np.float64) if "prefill_seconds" in steps else seconds
+
+
 def _predicted_error(full: pd.DataFrame) -> dict[str, Any] | None:
     """Median of |predicted / measured - 1| and of its signed form; None for an arm without a cost table."""
-    ratio = full["predicted_seconds"].to_numpy(np.float64) / full["seconds"].to_numpy(np.float64)
+    ratio = full["predicted_seconds"].to_numpy(np.float64) / round_seconds(full)
     ratio = ratio[np.isfinite(ratio)]
     if not len(ratio):
         return None
@@ -230,7 +236,7 @@ def _drift(full: pd.DataFrame) -> dict[str, Any] | None:
     """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats."""
     changes = []
     for _, part in full.sort_values("step").groupby("rep"):
-        seconds, quarter = part["seconds"].to_numpy(np.float64), len(part) // 4
+        seconds, quarter = round_seconds(part), len(part) // 4
         if len(part) >= DRIFT_STEPS:
             changes.append(float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]) - 1))
     if not changes:

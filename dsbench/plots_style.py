@@ -50,7 +50,7 @@ KINDS = {
 }
 LINES = ("-", "--", "-.", ":")
 FIXED = "#56B4E9"  # static:K, beside static's darker blue
-FIXED_MARKERS = "<>1234x+"
+FIXED_MARKERS = "<>hpd*X8"
 
 
 @contextmanager

@@ -75,3 +75,16 @@ def _number(text: str, whole: str, what: str) -> int:
     if len(text) > len(str(MOST)) or value > MOST:
         raise UsageError(f"{what} {whole[:40]!r}: must be <= {MOST}", hint=GRAMMAR)
     return value
+
+
+def split_workloads(text: str) -> list[str]:
+    """`math,mix:chat=1,poetry=1` -> ["math", "mix:chat=1,poetry=1"]: commas belong to a mix while parts hold `=`."""
+    names: list[str] = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        if names and names[-1].startswith("mix:") and "=" in part and not part.startswith("mix:"):
+            names[-1] += "," + part
+        else:
+            names.append(part)
+    if not names:
+        raise UsageError("no workload given", hint="e.g. --workload math,chat,poetry")
+    return names

@@ -19,7 +19,7 @@ from dsbench.metrics import cell_summary
 from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.contract import check_contract
 from dsbench.profiles.cost import CostTable
-from dsbench.ranges import parse_range
+from dsbench.ranges import parse_range, split_workloads
 from dsbench.replay import open_trace, replay_queue, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
@@ -94,19 +94,6 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     return SweepPlan(
         config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned, trace=trace
     )
-
-
-def split_workloads(text: str) -> list[str]:
-    """`math,mix:chat=1,poetry=1` -> ["math", "mix:chat=1,poetry=1"]: commas belong to a mix while parts hold `=`."""
-    names: list[str] = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        if names and names[-1].startswith("mix:") and "=" in part and not part.startswith("mix:"):
-            names[-1] += "," + part
-        else:
-            names.append(part)
-    if not names:
-        raise UsageError("no workload given", hint="e.g. --workload math,chat,poetry")
-    return names
 
 
 def run_sweep(

@@ -285,7 +285,20 @@ def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):
     drawn = dsbench("plot", "run", home=tmp_path)
     assert drawn.returncode == 0, drawn.stderr
     names = {Path(line).name for line in drawn.stdout.splitlines()}
-    assert names >= {"frontier.png", "cost-fit.png", "step-time.png", "frontier.svg"}
+    assert names >= {"frontier.png", "cost-fit.png", "step-time.png", "frontier.svg", "waterfall-static-compact.png"}
+    told = dsbench("waterfall", "run", "--batch", "2", "--json", home=tmp_path)
+    (fall,) = json.loads(told.stdout)
+    parts, change = fall["parts_ms"], fall["after_ms"]["value"] - fall["before_ms"]["value"]
+    assert sum(part["value"] for part in parts.values()) == pytest.approx(change)
+    assert abs(parts["residual"]["value"]) < 0.05 * fall["before_ms"]["value"]
+    ledger = json.loads(dsbench("ledger", "run", "--json", home=tmp_path).stdout)
+    assert {entry["arm"] for entry in ledger} == {"static", "compact", "cap-accept"}
+    for command in ("waterfall", "ledger", "frontier"):
+        told = dsbench(command, "run", home=tmp_path)
+        assert told.returncode == 0 and "coupled, T=1" in told.stdout, told.stderr
+    refused(dsbench("waterfall", "run", "--to", "mtp:1", home=tmp_path), 2, "not in this run", "cap-accept")
+    refused(dsbench("frontier", "run", "--base", "mtp:1", home=tmp_path), 2, "not in this run")
+    refused(dsbench("ledger", "run", "--batch", "7", home=tmp_path), 2, "no data at batch 7")
 
 
 def sweep_flags(model: Path, tmp_path: Path, name: str = "p", **changes: str) -> list[str]:

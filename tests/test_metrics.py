@@ -323,3 +323,14 @@ def test_padding_is_a_share_of_what_ran_and_steps_that_missed_a_graph_or_compile
     steps.loc[1, "misses"], steps.loc[[0, 2], "compiles"] = 2, 1
     flags = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)["flags"]
     assert flags == ["1 of 3 steps fitted no captured graph", "2 of 3 steps compiled a kernel"]
+
+
+def test_prompts_that_ran_inside_a_step_are_no_error_of_the_table_and_no_drift():
+    steps = pd.DataFrame([a_step(n) for n in range(16)]).assign(prefill_seconds=0.0)
+    steps["predicted_seconds"] = steps["seconds"]
+    rounds = pd.DataFrame([a_round(n, r, 2, 2, 1, 2) for n in range(16) for r in (1, 2)])
+    steps.loc[12:, "prefill_seconds"] = 5.0
+    steps.loc[12:, "seconds"] += 5.0
+    body = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)
+    assert body["predicted_error"]["median"] == pytest.approx(0)
+    assert body["drift"]["change"] == pytest.approx(0) and body["flags"] == []

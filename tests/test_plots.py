@@ -8,15 +8,18 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from synthetic_run import write_synthetic_run
+from synthetic_run import BLOCK, make_cell, write_synthetic_run
 
 from dsbench.errors import UsageError
+from dsbench.metrics import ROUND_KEYS
 from dsbench.plots import draw_all
 from dsbench.plots_budget import planned_cells
 from dsbench.plots_cost import draw_cost
 from dsbench.plots_style import arm_styles
+from dsbench.plots_waterfall import draw_run
 from dsbench.profiles.fit import CostSample, fit_cost_table
 from dsbench.store import RunStore
+from dsbench.waterfall import PARTS, waterfalls
 
 MIX = "mix:math=1,poetry=1"
 
@@ -47,9 +50,15 @@ def test_pictures_are_wide_enough_and_not_blank(drawn):
     ("name", "texts"),
     [
         ("frontier", ["per-user speed [tokens/s]", "throughput [tokens/s]", "R=4", "none", "cap-accept", "static:2"]),
-        ("frontier", ["best fixed window at each R, in hindsight", "mix:math=1, poetry=1", "n = 12 prompts a point"]),
-        ("budget", ["Verify budget by workload", "ceiling: delivered had all drafts been verified", "arm: cap-accept"]),
-        ("budget-mix-math-1-poetry-1", ["Verify budget inside mix:math=1, poetry=1", ">poetry<", ">math<"]),
+        ("frontier", ["best fixed window at each R, in hindsight", "mix:math=1, poetry=1", "compact, against none:"]),
+        (
+            "budget",
+            ["Verify budget by workload", "drafts scheduled", "would have been accepted", "cap-accept"],
+        ),
+        (
+            "budget-mix-math-1-poetry-1",
+            ["Verify budget inside mix:math=1, poetry=1", ">poetry<", ">all of it<"],
+        ),
         ("step-time", ["predicted step time [ms]", "measured step time [ms]", "median error", "n = "]),
     ],
 )
@@ -68,8 +77,41 @@ def test_the_budget_prints_the_summarys_own_numbers(tmp_path):
     draw_all(run, tmp_path / "p", formats=("svg",))
     svg = (tmp_path / "p" / "budget.svg").read_text()
     body = chosen[0].summary
-    for value in (body["tau"]["value"], body["ceiling"]["value"], body["window"]["value"] + 1):
-        assert f">{value:.2f}<" in svg
+    accepted, window = body["accepted"]["value"], body["window"]["value"]
+    missed = body["ceiling"]["value"] * (1 - body["utilisation"]["value"])
+    for value in (accepted, window - accepted, missed, BLOCK - window - missed):
+        assert f">{value:.2f}<" in svg or value < 0.5
+    assert f">{accepted:.2f}<" in svg
+
+
+def test_cells_without_rounds_show_their_rows_and_say_so(tmp_path):
+    run = write_synthetic_run(tmp_path / "r", modes=["compact"], batches=[1, 4], workloads=["math"], repeats=1)
+    stored = next(c for c in run.cells() if c.cell.batch == 4)
+    empty = dict.fromkeys(ROUND_KEYS) | {"rounds": 0}
+    run.write_cell(stored.folder.name, stored.cell, stored.summary | empty, [])
+    (stored.folder / "rep-0" / "rounds.parquet").unlink()
+    draw_all(run, tmp_path / "p", formats=("svg",))
+    svg = (tmp_path / "p" / "budget.svg").read_text()
+    assert svg.count(">no rounds<") == 2
+    drafts = stored.table("steps")
+    drafts = (drafts["rows"] - drafts["requests"]).sum() / drafts["requests"].sum()
+    assert f">{drafts:.2f}<" in svg
+    other = next(c for c in run.cells() if c.cell.batch == 1).folder
+    run.write_cell(other.name, make_cell("compact", 1, "math"), stored.summary | empty, [])
+    draw_all(run, tmp_path / "q", formats=("svg",))
+    assert "no rounds were recorded" in (tmp_path / "q" / "budget.svg").read_text()
+
+
+def test_waterfalls_are_drawn_for_the_arms_that_ran(tmp_path):
+    run = write_synthetic_run(tmp_path / "r", modes=["none", "compact"], batches=[1, 4], workloads=["math"], repeats=1)
+    paths = draw_run(run, tmp_path / "p", formats=("svg",))
+    assert [path.name for path in paths] == ["waterfall-none-compact.svg"]
+    text = paths[0].read_text()
+    for fall in waterfalls(run.cells(), "none", "compact"):
+        assert f">{100 * fall.after.value / fall.before.value:.0f}<" in text
+        assert f"{fall.before.value:.3g} → {fall.after.value:.3g} ms" in text
+    for part in (*PARTS, "from none to compact", "Virtual CPU @ 2.0 GHz"):
+        assert part in text
 
 
 def test_a_run_of_one_plain_cell_has_a_frontier_and_nothing_else(tmp_path):
@@ -139,6 +181,7 @@ def test_kinds_of_arms_keep_their_colour_and_variants_differ():
 def test_analysis_imports_neither_torch_nor_pyplot():
     code = (
         "import sys, dsbench.plots, dsbench.plots_cost, dsbench.summary;"
+        "import dsbench.plots_waterfall, dsbench.frontier_table;"
         "assert not {'torch', 'matplotlib.pyplot', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
