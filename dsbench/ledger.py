@@ -55,9 +55,10 @@ def ledger(engines: Engines) -> dict[str, Any]:
 
 
 def _executor(made: Steady | Graphs) -> dict[str, Any]:
+    depth = made.depths[-1] if isinstance(made, Steady) else made.depth
     return {
         "kind": "overlapped" if isinstance(made, Steady) else "round by round", "drafter": made.models.drafter.digest,
-        "depth": made.depths[-1] if isinstance(made, Steady) else made.depth, "commit": made.commit if isinstance(made, Steady) else "",
+        "depth": depth, "commit": made.commit if isinstance(made, Steady) else "",
         "requests": made.tiers.requests[-1], "rows": made.tiers.rows[-1],
         "passes": len(made.verify_graphs) + len(made.draft_graphs), "state": state_bytes(made),
         "graphs": graph_bytes(made),
