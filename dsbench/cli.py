@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsbench import __version__
+from dsbench.cli_results import results_app
 from dsbench.errors import DsbenchError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ app = typer.Typer(
 )  # fmt: skip
 models_app = typer.Typer(no_args_is_help=True, help="Models that packages carry.")
 workloads_app = typer.Typer(no_args_is_help=True, help="Prompt sets, built in and real.")
+app.add_typer(results_app)
 app.add_typer(models_app, name="models")
 app.add_typer(workloads_app, name="workloads")
 
@@ -137,29 +139,6 @@ def sweep_command(
 
     config, sources = _config(locals())
     commands.sweep(config, sources, resume=resume, dry_run=dry_run)
-
-
-@app.command("plot")
-def plot_command(
-    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
-    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default: RUN/plots.")] = None,
-) -> None:
-    """Draw a run: frontier, verify budgets, cost fit against raw cells, predicted against measured step time."""
-    from dsbench.plots import draw_all
-    from dsbench.plots_cost import draw_cost_of
-    from dsbench.store import RunStore
-
-    store, folder = RunStore(run), out or run / "plots"
-    for path in (*draw_all(store, folder), *draw_cost_of(store, folder)):
-        print(path)
-
-
-@app.command("show")
-def show_command(run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest")) -> None:
-    """Print a run's table."""
-    from dsbench.summary import print_summary
-
-    print_summary(run)
 
 
 @app.command("generate")
