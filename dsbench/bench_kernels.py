@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from dsbench.commands import file_to_write, note
 from dsbench.deployment import environment, pick_device, use_threads
 from dsbench.errors import UsageError, WrongResult
 from dsbench.kernel_sizes import Size, plan
@@ -19,6 +18,7 @@ from dsbench.kernel_time import Ceilings, Result, measure, measure_ceilings
 from dsbench.kernels.registry import registry
 from dsbench.settings import RunConfig
 from dsbench.store import write_atomically
+from dsbench.writing import file_to_write, note
 
 SCHEMA = 1
 REPEATS, QUICK_REPEATS = 30, 7

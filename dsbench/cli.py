@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsbench import __version__
+from dsbench.cli_results import results_app
 from dsbench.errors import DsbenchError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ app = typer.Typer(
 )  # fmt: skip
 models_app = typer.Typer(no_args_is_help=True, help="Models that packages carry.")
 workloads_app = typer.Typer(no_args_is_help=True, help="Prompt sets, built in and real.")
+app.add_typer(results_app)
 app.add_typer(models_app, name="models")
 app.add_typer(workloads_app, name="workloads")
 
@@ -137,72 +139,6 @@ def sweep_command(
 
     config, sources = _config(locals())
     commands.sweep(config, sources, resume=resume, dry_run=dry_run)
-
-
-@app.command("plot")
-def plot_command(
-    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
-    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default: RUN/plots.")] = None,
-) -> None:
-    """Draw a run: frontier, verify budgets, waterfalls, cost fit against raw cells, predicted step time."""
-    from dsbench.plots import draw_all
-    from dsbench.plots_cost import draw_cost_of
-    from dsbench.plots_waterfall import draw_run
-    from dsbench.store import RunStore
-
-    store, folder = RunStore(run), out or run / "plots"
-    for path in (*draw_all(store, folder), *draw_run(store, folder), *draw_cost_of(store, folder)):
-        print(path)
-
-
-@app.command("show")
-def show_command(run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest")) -> None:
-    """Print a run's table."""
-    from dsbench.summary import print_summary
-
-    print_summary(run)
-
-
-@app.command("waterfall")
-def waterfall_command(
-    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
-    source: Annotated[str, typer.Option("--from", help="Arm to start from.")] = "static",
-    target: Annotated[str, typer.Option("--to", help="Arm to arrive at.")] = "compact",
-    workload: Annotated[str, typer.Option(help="Workloads; default: all of the run.")] = "",
-    batch: Annotated[str, typer.Option(help="Batch sizes; default: all of the run.")] = "",
-    plots: Annotated[Path | None, typer.Option(help="Folder for the picture.")] = None,
-    json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
-) -> None:
-    """Say where one arm's gain over another comes from, in ms a token; the parts add up to the whole."""
-    from dsbench.waterfall_table import show_waterfall
-
-    show_waterfall(run, source=source, target=target, workload=workload, batch=batch, as_json=json_out, plots=plots)
-
-
-@app.command("frontier")
-def frontier_command(
-    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
-    arm: Annotated[str, typer.Option(help="Arm whose gains are printed.")] = "compact",
-    base: Annotated[str, typer.Option(help="Arm it is compared with at equal service, and overtakes or not.")] = "none",
-    workload: Annotated[str, typer.Option(help="Workloads; default: all of the run.")] = "",
-) -> None:
-    """Say who dominates, what is gained at equal throughput and at equal speed, and where an arm overtakes another."""
-    from dsbench.frontier_table import show_frontier
-
-    show_frontier(run, arm=arm, base=base, workload=workload)
-
-
-@app.command("ledger")
-def ledger_command(
-    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
-    workload: Annotated[str, typer.Option(help="Workloads; default: all of the run.")] = "",
-    batch: Annotated[str, typer.Option(help="Batch sizes; default: all of the run.")] = "",
-    json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
-) -> None:
-    """Say what a round of drafting costs and saves in ms, and what acceptance it would take to break even."""
-    from dsbench.waterfall_table import show_ledger
-
-    show_ledger(run, workload=workload, batch=batch, as_json=json_out)
 
 
 @app.command("generate")

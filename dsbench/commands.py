@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +27,10 @@ from dsbench.runtime.targets.catalogue import default_home
 from dsbench.runtime.targets.load import SHAPE_PREFIX
 from dsbench.settings import RunConfig
 from dsbench.store import RunStore
+from dsbench.writing import check_writable, file_to_write, note
 
 QUICK_PASSES = 2
 STANDING_ROOM = 48  # slots past its context that a profiled request holds
-
-
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | None, plots: Path | None) -> None:
@@ -321,37 +316,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{text!r} is no number") from None
-
-
-def file_to_write(path: Path | None, *, flag: str = "--out") -> None:
-    """Raises UsageError if `path`, given by `flag`, could not be written as a file, before anything is computed."""
-    if path is not None and path.is_dir():
-        raise UsageError(f"cannot write to {path}: it is a folder", hint="name a file")
-    check_writable(path.parent if path is not None else None, flag=flag)
-
-
-def writable_folder(folder: Path | None, *, flag: str = "--out") -> None:
-    """Raises UsageError if results could not be written into `folder`, before anything is computed."""
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".dsbench-writable"
-        probe.touch()
-        probe.unlink(missing_ok=True)  # another rank of this training may probe as well
-    except OSError as problem:
-        raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint=f"name another {flag}") from None
-
-
-def check_writable(folder: Path | None, *, flag: str = "--out") -> None:
-    """As `writable_folder`, but leaves no folder behind: who writes makes it."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()] if folder is not None else []
-    try:
-        writable_folder(folder, flag=flag)
-    finally:
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()
 
 
 def _progress() -> Progress:

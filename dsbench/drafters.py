@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dsbench.commands import check_writable, note
 from dsbench.deployment import Deployment, deploy, environment, sources_digest
 from dsbench.draft_time import check_room, draft_times
 from dsbench.drafters_card import read_card, write_card
@@ -25,6 +24,7 @@ from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.request import Request
 from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
+from dsbench.writing import check_writable, note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,20 +8,25 @@ seen. Words: a window counts drafts; delivered and ceiling count the bonus too. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
 from dsbench.intervals import Held, Interval, quantile_of, ratio_of_sums
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dsbench.store import StoredCell
 
 PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
 ROUND_KEYS = (
     "tau", "accepted", "window", "ceiling", "ceiling_seen", "utilisation", "acceptance_of_drafted",
     "acceptance_of_scheduled", "acceptance_by_depth", "window_counts", "flips_per_1000",
 )  # fmt: skip
+HELD_COLUMNS = ("name", "output_tokens", "admitted", "finished", "rep")
 LEAST_FULL = 0.95
 DRIFT_LIMIT = 0.05
 DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
@@ -91,18 +96,30 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
 def held_slots(requests: pd.DataFrame) -> Held:
     """The measured requests' tokens and residence."""
     served = measured(requests)
-    names, row = np.unique(served["name"].to_numpy(str), return_inverse=True)
-    repeats, column = np.unique(served["rep"].to_numpy(np.int64), return_inverse=True)
+    return _held({column: served[column].to_numpy() for column in HELD_COLUMNS})
+
+
+def held_in(stored: StoredCell) -> Held:
+    """The same of a stored cell, read without pandas. Raises UsageError for a damaged table."""
+    table = stored.columns("requests", (*HELD_COLUMNS[:-1], "measured"))
+    kept = table.pop("measured").astype(bool)
+    return _held({column: values[kept] for column, values in table.items()})
+
+
+def _held(served: Mapping[str, NDArray[Any]]) -> Held:
+    names, row = np.unique(served["name"].astype(str), return_inverse=True)
+    repeats, column = np.unique(served["rep"].astype(np.int64), return_inverse=True)
     sums = np.full((2, len(names), len(repeats)), np.nan)
     sums[:, row, column] = 0.0
-    held = (served["finished"] - served["admitted"]).to_numpy(np.float64)
-    np.add.at(sums[0], (row, column), served["output_tokens"].to_numpy(np.float64))
-    np.add.at(sums[1], (row, column), held)
+    np.add.at(sums[0], (row, column), served["output_tokens"].astype(np.float64))
+    np.add.at(sums[1], (row, column), (served["finished"] - served["admitted"]).astype(np.float64))
     return Held(names=tuple(map(str, names)), tokens=sums[0], seconds=sums[1])
 
 
 def _per_prompt(table: pd.DataFrame, columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
     """Sums of `columns` within a prompt and repeat, then the mean over the prompt's repeats; the index is the name."""
+    import pandas as pd
+
     frame = pd.DataFrame({"name": table["name"].to_numpy(), "rep": table["rep"].to_numpy(), **columns})
     return frame.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
 

@@ -14,11 +14,15 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
+from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 TABLES = ("steps", "rounds", "requests")
@@ -68,13 +72,39 @@ class StoredCell:
 
     def table(self, name: str) -> pd.DataFrame:
         """steps, rounds or requests of all repeats, with a `rep` column."""
+        import pandas as pd
+
         try:
             frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats_of(self.folder)]
         except (OSError, ValueError) as problem:
-            raise UsageError(
-                f"{self.folder} holds a damaged table: {problem}", hint="remove that cell, and --resume"
-            ) from None
+            raise _damaged(self.folder, problem) from None
         return pd.concat([f.assign(rep=i) for i, f in enumerate(frames)], ignore_index=True)
+
+    def columns(self, name: str, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """These columns of a table over all repeats, and `rep`; without pandas, which is slow to load.
+
+        Raises UsageError for a table that is absent or damaged, or lacks a column.
+        """
+        import pyarrow.parquet
+
+        kept: dict[str, list[Any]] = {column: [] for column in (*wanted, "rep")}
+        try:
+            for i, path in enumerate(repeats_of(self.folder)):
+                table = pyarrow.parquet.ParquetFile(path / f"{name}.parquet").read(columns=list(wanted))
+                for column in wanted:
+                    kept[column] += table.column(column).to_pylist()  # its to_numpy loads pandas
+                kept["rep"] += [i] * table.num_rows
+        except (OSError, ValueError, KeyError) as problem:
+            raise _damaged(self.folder, problem) from None
+        return {column: np.asarray(values) for column, values in kept.items()}
+
+    def has(self, name: str) -> bool:
+        """Whether every repeat holds the table; a run may be kept without its rounds."""
+        return all((path / f"{name}.parquet").exists() for path in repeats_of(self.folder))
+
+
+def _damaged(folder: Path, problem: Exception) -> UsageError:
+    return UsageError(f"{folder} holds a damaged table: {problem}", hint="remove that cell, and --resume")
 
 
 def repeats_of(folder: Path) -> list[Path]:
@@ -163,6 +193,8 @@ class RunStore:
 
 def records_frame(records: Iterable[Any], kind: type) -> pd.DataFrame:
     """A table of dataclass records of one kind, one column a field, also where there is no record."""
+    import pandas as pd
+
     return pd.DataFrame([asdict(r) for r in records], columns=[f.name for f in fields(kind)])
 
 

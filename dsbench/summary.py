@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from dsbench.intervals import BAND, Held, Interval, halves, paired_ratio, verdict
 from dsbench.memory_table import memory_table
-from dsbench.metrics import held_slots
+from dsbench.metrics import held_in
 from dsbench.plots_labels import (
     arm_names,
     arm_rank,
@@ -31,6 +30,9 @@ from dsbench.plots_labels import (
     workload_text,
 )
 from dsbench.store import RunStore, StoredCell, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BASES = ("static", "fixed", "none")
 HEADS = (
@@ -72,6 +74,8 @@ def summary_frame(store: RunStore, *, band: float = BAND, seed: int = 0) -> pd.D
     Seconds, tokens, tokens/s; memory: bytes, the peak of the process that ran the cells. Raises UsageError for a run
     without a finished cell.
     """
+    import pandas as pd
+
     cells = finished_cells(store)
     names, found = arm_names(cells), compare_arms(cells, band=band, seed=seed)
     memory = (store.read_run().get("memory") or {}).get("peak")
@@ -99,7 +103,7 @@ def compare_arms(cells: Sequence[StoredCell], *, band: float = BAND, seed: int =
     for group in by_setting(cells).values():
         for place in sorted({(c.cell.workload, c.cell.batch) for c in group}):
             rivals = [c for c in group if (c.cell.workload, c.cell.batch) == place]
-            held = {c.folder: held_slots(c.table("requests")) for c in rivals}
+            held = {c.folder: held_in(c) for c in rivals}
             fixed = [c.folder for c in rivals if is_fixed(c.cell)]
             for stored in rivals:
                 mine = found[stored.folder]

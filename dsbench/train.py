@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dsbench.commands import file_to_write, note, writable_folder
 from dsbench.deployment import deploy, pick_device
 from dsbench.errors import UsageError
 from dsbench.runtime.training.options import TrainOptions
@@ -18,6 +17,7 @@ from dsbench.runtime.training.train import make_data, train_drafter
 from dsbench.settings import RunConfig
 from dsbench.workloads.training import training_prompts
 from dsbench.workloads.training_openers import training_openers
+from dsbench.writing import file_to_write, note, writable_folder
 
 CHAIN_ANCHORS = 224  # of a sequence, at half the sequences: as many rows a step as a block drafter has
 MOST_VALIDATION = 512  # sequences in each validation set

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.runtime.targets.convert import convert_gguf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +63,8 @@ def pull_model(name: str, home: Path, *, gguf: Path | None = None) -> Path:
         found = _sha256(path)
         if found != model.sha256:
             raise EnvironmentRefused(f"{path.name} hashes to {found[:16]}..., not {model.sha256[:16]}...")
+        from dsbench.runtime.targets.convert import convert_gguf  # loads torch; listing models does not need it
+
         return convert_gguf(path, folder)
 
 

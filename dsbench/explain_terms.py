@@ -1,0 +1,165 @@
+"""What each number of the tables means: formula, unit, how others define it. Data only; `metrics` computes them.
+
+Others as read in their sources (vLLM, SGLang, AIPerf, GuideLLM, LLMPerf, InferenceX, MLPerf, TensorRT-LLM) or papers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """`formula` as dsbench computes it; `others`: who defines it how, "" where nobody else has it."""
+
+    unit: str
+    formula: str
+    others: str = ""
+    also: tuple[str, ...] = ()  # other names, and keys of summary.csv
+
+
+TERMS: dict[str, Term] = {
+    "tau": Term(
+        unit="tokens per verify round", also=("accepted length", "acceptance length", "al"),
+        formula="sum(delivered) / verify rounds, delivered = accepted drafts + 1 bonus token; a ratio of sums",
+        others="vLLM, SGLang, the DSpark paper: the same, bonus included. AIPerf also the mean of per-request means. "
+        "TensorRT-LLM's forced acceptance leaves the bonus out: tau - 1",
+    ),
+    "accepted": Term(
+        unit="drafts per verify round", formula="sum(accepted drafts) / verify rounds = tau - 1; bonus not counted",
+    ),
+    "acceptance_of_drafted": Term(
+        unit="share", formula="sum(accepted drafts) / sum(drafts proposed), bonus in neither",
+        others="vLLM, SGLang, AIPerf call this the acceptance rate; the DSpark paper's counts the bonus in both",
+        also=("acceptance rate",),
+    ),
+    "acceptance_of_scheduled": Term(
+        unit="share", formula="sum(accepted drafts) / sum(window): of the drafts that were verified and could be kept",
+        others="AIPerf: accepted/verified. Equals the rate of drafted only where whole blocks are verified",
+    ),
+    "acceptance_by_depth": Term(
+        unit="share per depth", also=("conditional acceptance",),
+        formula="depth d: matches at d / rounds that judged d and matched every depth before it",
+        others="vLLM's per-position rate divides by all drafts (survival, not conditional): wrong under trimming",
+    ),
+    "window": Term(
+        unit="drafts per round and request", also=("verify budget", "budget"),
+        formula="mean over rounds of the drafts sent to verification that could be committed, 0..G; rows = window + 1",
+        others="the DSpark paper's and SGLang's verify budget counts the bonus row: window + 1",
+    ),
+    "ceiling": Term(
+        unit="tokens per round", also=("ceiling_seen",),
+        formula="mean of what had been delivered, had the whole block been verified, over the rounds that show it",
+    ),
+    "utilisation": Term(
+        unit="share", formula="sum(delivered) / sum(ceiling), over the rounds whose ceiling was seen",
+    ),
+    "throughput": Term(
+        unit="tokens/s", also=("tokens/s", "output throughput", "tput"),
+        formula="R x sum(output tokens) / sum(finished - admitted) over measured requests: Little's law at R slots",
+        others="vLLM, SGLang, AIPerf: output tokens / wall time, ramp-up and drain included. InferenceX: per GPU, "
+        "total (prompt too) and output variants",
+    ),
+    "user_speed": Term(
+        unit="tokens/s/user", also=("per-user speed", "per user", "interactivity", "tps/user"),
+        formula="sum(n - 1) / sum(finished - first token) over measured requests, n output tokens: 1 / mean TPOT "
+        "weighted by tokens",
+        others="InferenceX: 1000 / TPOT of each statistic. AIPerf: percentiles of 1/ITL per request, so its p90 is the "
+        "fast tail. vLLM's Pareto plot: throughput / concurrency",
+    ),
+    "user_speed_p10": Term(
+        unit="tokens/s/user",
+        formula="10th percentile over prompts of (n - 1) / seconds after the first token: slow tail",
+        others="InferenceX calls the slow tail P90 interactivity; AIPerf's p90 is the other end",
+        also=("slow tail",),
+    ),
+    "tpot": Term(
+        unit="s/token", also=("time per output token",),
+        formula="(E2E - TTFT) / (n - 1) of a request; dsbench prints its inverse, user_speed",
+        others="vLLM, SGLang, MLPerf: the same, requests weighted equally. GuideLLM: E2E / n, first token included",
+    ),
+    "itl": Term(
+        unit="s", also=("inter-token latency",),
+        formula="time from one output token to the next; the tokens of one round come together, so 0, 0, ..., gap. Not "
+        "in the tables: the rounds and steps records give it",
+        others="vLLM: one sample a chunk, so about tau x TPOT under speculation. SGLang: gap / new tokens. AIPerf, "
+        "GuideLLM: per-request mean, which is TPOT. LLMPerf: TTFT included",
+    ),
+    "ttft": Term(
+        unit="s", also=("ttft_p50", "time to first token"),
+        formula="first token - admitted, waiting for a slot not included; the table has the median over prompts",
+        others="servers' tools count queueing and the network too",
+    ),
+    "e2e": Term(
+        unit="s", also=("latency", "e2el"), formula="finished - admitted of a request: its residence in a slot",
+        others="servers' tools count queueing and the network too",
+    ),
+    "goodput": Term(
+        unit="share, and tokens/s",
+        formula="requests that meet every limit (TTFT, TPOT) / requests sent, and tokens/s of "
+        "those alone. Needs an arrival process: not in the tables of fixed concurrency",
+        others="vLLM, AIPerf: requests/s that meet the limits. MLPerf: the largest Poisson rate whose p99 meets them",
+    ),
+    "padding": Term(
+        unit="share of rows", also=("padding_share",),
+        formula="sum(tier - rows) / sum(tier) over full steps: rows of a captured graph that belong to nobody",
+    ),
+    "zombies": Term(
+        unit="rows per step", also=("zombie rows",),
+        formula="rows of requests that had ended, unknown to the host when it launched the step; their tokens are "
+        "dropped and are not in tau. In the steps table",
+    ),
+    "flips_per_1000": Term(
+        unit="per 1000 tokens", also=("flips",),
+        formula="1000 x positions where the arm's own choice differs from the pinned text / delivered tokens",
+    ),
+    "repetition": Term(
+        unit="share", also=("4-gram repetition", "rep."),
+        formula="4-grams of an output seen before in it / its 4-grams, mean over requests: looping text flatters tau",
+    ),
+    "draft_share": Term(
+        unit="share of step time", also=("draft share", "share_draft", "phase_share"),
+        formula="sum(draft seconds) / sum(step seconds) over full steps; likewise plan, pack, verify, accept, commit",
+    ),
+    "step_seconds": Term(
+        unit="s", also=("step_seconds_p50",),
+        formula="the whole step; where rounds overlap, from the end of one round to the end of the next on the device. "
+        "p10, p50, p90 of the steps that ran all requests",
+        others="SGLang's SPS profiler: one median of the host interval a shape",
+    ),
+    "full_steps": Term(
+        unit="share", formula="steps that ran all R requests / steps with a measured request",
+    ),
+    "predicted_error": Term(
+        unit="relative", formula="median of |predicted / measured step seconds - 1|; bias: of its signed form",
+    ),
+    "drift": Term(
+        unit="relative", formula="median step time of a repeat's last quarter / of its first, - 1; median over repeats",
+    ),
+    "ratio": Term(
+        unit="relative", also=("vs_static", "vs_none", "vs_fixed", "speed-up"),
+        formula="throughput of B / of A over the prompts that both served, paired by prompt where texts are the same",
+        others="Spec-Bench: mean rate / mean rate, unpaired",
+    ),
+    "interval": Term(
+        unit="as its value", also=("confidence interval", "ci"),
+        formula="95% bootstrap over prompts, repeats averaged in each; `compare` adds the error between repeats, "
+        "Student's t with a variance shared over cells (Smyth 2004)",
+        others="most tools print none; AIPerf: t over whole runs",
+    ),
+    "noise_band": Term(
+        unit="relative", also=("noise band", "band", "a/a"),
+        formula="what 95% of A/A pairs (one thing measured twice) lie within, from `dsbench noise`; 2% without it",
+        others="nvbench: a threshold on relative noise of each side. asv: a fixed factor",
+    ),
+    "verdict": Term(
+        unit="word", also=("faster", "slower", "same", "unclear"),
+        formula="FASTER, SLOWER: the whole interval beyond the noise band; SAME: inside it; UNCLEAR: across an edge",
+        others="nvbench: SAME, FAST, SLOW, AMBG",
+    ),
+    "detectable": Term(
+        unit="relative", also=("minimum detectable effect", "mde"),
+        formula="the true difference that would be called FASTER or SLOWER 4 times in 5 at these repeats: noise band, "
+        "plus half the interval, plus the 80% quantile of its error",
+    ),
+}  # fmt: skip
