@@ -1,4 +1,4 @@
-"""The commands that read results: plot, show, waterfall, frontier, ledger, compare, noise, explain. None loads torch."""
+"""The commands that read results: plot, show, waterfall, frontier, ledger, compare, noise, explain. No torch."""
 
 from __future__ import annotations
 
