@@ -22,7 +22,7 @@ demo: setup
 test: setup
 	$(BIN)/pytest -m "not slow and not gpu" -n auto --dist loadfile
 	@$(BIN)/dsbench models pull smollm2-135m >/dev/null
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n auto --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
