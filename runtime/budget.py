@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.planner import Array
+from dsbench.runtime.planner import Array, best_rows
 
 DEPTHS = (1, 2, 3, 5)  # of a shallower draft; the block itself beside them
 
@@ -52,18 +50,13 @@ class Budgets:
         """survival [R, G] non-increasing along a request, limits [R] drafts allowed."""
         requests = len(limits)
         priced = self.priced(requests)
-        tokens, column = priced.per_token * context, np.arange(self.block)
-        best, found = -1.0, Choice(depth=self.depths[0], rows=requests, seconds=0.0)
+        tokens, best = priced.per_token * context, -1.0
+        found = Choice(depth=self.depths[0], rows=requests, seconds=0.0)
         for depth, draft in zip(self.depths, priced.draft, strict=True):
-            allowed = np.minimum(limits, depth)
-            ranked = np.sort(survival[:, :depth][column[:depth] < allowed[:, None]])[::-1]
-            gain = np.concatenate([[0.0], np.cumsum(ranked)])
             seconds = priced.verify + (tokens + draft)
-            rate = (requests + gain[np.minimum(priced.rows - requests, len(ranked))]) / seconds
-            at = int(np.argmax(rate))
-            if rate[at] > best:
-                best = float(rate[at])
-                found = Choice(depth=depth, rows=int(priced.rows[at]), seconds=float(seconds[at]))
+            at, rate = best_rows(survival[:, :depth], limits, priced.rows, seconds)
+            if rate > best:
+                best, found = rate, Choice(depth=depth, rows=int(priced.rows[at]), seconds=float(seconds[at]))
         return found
 
     def priced(self, requests: int) -> Priced:

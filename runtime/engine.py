@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsbench.errors import UsageError
 from dsbench.kernels.compiles import compile_count
 from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import StepShape
@@ -114,14 +113,7 @@ class Engine:
         """
         taken: list[Request] = []
         for request in requests:
-            room = self.target.shape.context - len(request.prompt_ids)
-            if room < 1 or not request.prompt_ids:
-                count = len(request.prompt_ids)
-                raise UsageError(
-                    f"prompt {request.name} has {count} tokens, the context is {room + count}",
-                    hint="shorten it, or leave it out" if request.prompt_ids else "a prompt must not be empty",
-                )
-            need = len(request.prompt_ids) + min(request.sampling.max_tokens, room) + self.drafter.block + 1
+            need = request.slots_needed(self.target.shape.context, self.drafter.block)
             if not self.pool.open(request.id, need):
                 break
             taken.append(request)
@@ -133,7 +125,7 @@ class Engine:
                 taken, self.target, self.drafter, self.pool, rule=config.rule, chunk=config.prefill_chunk
             ):
                 first = request.canonical[0] if config.rule == "coupled" and request.canonical else token
-                extend(request, [first], self.eos, self.decode, self._room(request))
+                extend(request, [first], self.eos, self.decode, request.room(self.target.shape.context))
                 self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
         self.running = self.running + taken
         self._retire()
@@ -143,13 +135,9 @@ class Engine:
         if self.timeline is not None:
             self.timeline.round = len(self.steps)
 
-    def _room(self, request: Request) -> int:
-        """Tokens the request may still emit, by its own limit and by the context."""
-        return min(request.allowed, self.target.shape.context - len(request.prompt_ids) - len(request.output))
-
     def _limits(self, requests: Sequence[Request]) -> np.ndarray:
         """Drafts each request may verify: G, or what is allowed less the bonus."""
-        return np.array([min(self.drafter.block, self._room(r) - 1) for r in requests], np.int64)
+        return np.array([min(self.drafter.block, r.room(self.target.shape.context) - 1) for r in requests], np.int64)
 
     def _open_round(self, requests: Sequence[Request]) -> None:
         """Pages up to the end of the block, and a new round for the noise keys."""
@@ -190,9 +178,9 @@ class Engine:
 
     def _commit(self, requests: Sequence[Request], verdict: Verdict) -> list[int]:
         """Extends each request by what was accepted and the token after it; returns tokens delivered per request."""
-        delivered = []
+        delivered, context = [], self.target.shape.context
         for request, accepted, tokens in zip(requests, verdict.accepted.tolist(), verdict.tokens.tolist(), strict=True):
-            delivered.append(extend(request, tokens[: accepted + 1], self.eos, self.decode, self._room(request)))
+            delivered.append(extend(request, tokens[: accepted + 1], self.eos, self.decode, request.room(context)))
             self.pool.truncate(request.id, request.committed)
         return delivered
 
@@ -208,13 +196,7 @@ class Engine:
         for request in [r for r in self.running if r.finished]:
             self.pool.release(request.id)
             admitted, first = self._admitted.pop(request.id)
-            self.finished.append(
-                RequestRecord(
-                    request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
-                    prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=admitted,
-                    first_token=first, finished=now, finish_reason=str(request.finish_reason),
-                )
-            )  # fmt: skip
+            self.finished.append(RequestRecord.of(request, admitted, first, now))
         self.running = [r for r in self.running if not r.finished]
 
     def _record(

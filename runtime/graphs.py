@@ -2,7 +2,7 @@
 
 A graph runs for as many requests and rows as its tier has. What is left over belongs to nobody: requests that hold the
 page that is nobody's, and rows that write there and that no attention reads. Verify graphs have as many request slots
-as rows may need, so that windows decide which of them runs and nothing else does.
+as rows may need, or as few as attention splits (Tiers): windows and the number of requests decide which of them runs.
 All buffers are made once, outside the graphs' memory: a replay may overwrite what another left in that memory.
 Shapes: S request slots, one of them nobody's; G block, W = G + 1, N pages a request, M rows of a tier.
 """

@@ -14,21 +14,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dsbench.errors import UsageError
 from dsbench.kernels.compiles import compile_count
-from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
-from dsbench.runtime.planner import Array, Planner
+from dsbench.runtime.flight import Flight, Landed
+from dsbench.runtime.planner import Planner
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
@@ -36,62 +34,6 @@ from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steady import Steady
 from dsbench.runtime.timeline import Timeline, spanned
 from dsbench.runtime.timing import Stamp, between, passed, stamp
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
-    """A round under way: who sits where, what the host chose for it, and where its results will lie."""
-
-    seated: tuple[Sitting, ...]
-    depth: int  # drafts made a request
-    priors: int  # requests whose budget came from a prior
-    tier: int
-    context: int
-    compiles: int
-    host: float  # seconds the launch took
-    whole: Tensor  # counts, tokens, drafts; in pinned memory
-    real: Tensor  # confidence, free, survival
-    stamps: tuple[Stamp, Stamp, Stamp, Stamp]  # begun, prompts done, drafted, done
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
-    """What a round left, on the host; of the requests of `seats`: output tokens before it and of it, and who ended."""
-
-    flight: Flight
-    step: int
-    seats: list[int]
-    before: list[int]
-    put_out: list[int]
-    last: list[bool]
-    left: Array  # [n, counts, tokens, drafts]
-    real: Array  # [n, 3, G]
-
-    def count(self, name: str) -> Array:
-        return self.left[:, COUNTS.index(name)]
-
-    def verified(self, arm: Arm) -> Array:
-        """Drafts [n] that the target ran."""
-        return self.count("window") if arm.commit == "all" else self.count("limit")
-
-    def records(self, arm: Arm, block: int, scripted: bool) -> list[RoundRecord]:
-        """A record for each request whose round counted."""
-        cap = self.flight.depth
-        out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
-        drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm).tolist()
-        for seat, before, delivered, last in zip(self.seats, self.before, self.put_out, self.last, strict=True):
-            request = self.flight.seated[seat].request
-            out.append(
-                RoundRecord(
-                    step=self.step, request=request.id, workload=request.workload,
-                    position=len(request.prompt_ids) + before - 1, output_index=before, window=counts["window"][seat],
-                    verified=verified[seat], accepted=min(counts["accepted"][seat], delivered), delivered=delivered,
-                    ceiling=UNSEEN if last else counts["ceiling"][seat],
-                    flips=0 if scripted else counts["flips"][seat], drafts=tuple(drafts[seat]),
-                    logits=tuple(self.real[seat, 0, :cap].tolist()), free_logits=tuple(self.real[seat, 1].tolist()),
-                )
-            )  # fmt: skip
-        return out
 
 
 class Overlapped:
@@ -154,18 +96,14 @@ class Overlapped:
 
         Raises UsageError for a prompt that leaves no room for a token.
         """
+        seats = self.seats.shape.seats - len(self.running)
         for count, request in enumerate(requests):
-            size, limit = len(request.prompt_ids), self.shape.context
-            if size >= limit or not size:
-                raise UsageError(
-                    f"prompt {request.name} has {size} tokens, the context is {limit}",
-                    hint="shorten it, or leave it out" if size else "a prompt must not be empty",
-                )
-            need = size + min(request.sampling.max_tokens, limit - size) + self.block + 1
-            if len(self.running) >= self.seats.shape.seats or not self.pool.open(request.id, need):
+            need = request.slots_needed(self.shape.context, self.block)
+            if count >= seats or not self.pool.open(request.id, need):
                 return list(requests[count:])
             self.pool.grow(request.id, need)
-            self.prompts.waiting.append(Sitting(request=request, admitted=self._now(), room=self._room(request)))
+            room = request.room(self.shape.context)
+            self.prompts.waiting.append(Sitting(request=request, admitted=self._now(), room=room))
         return []
 
     def cancel(self, request: Request) -> None:
@@ -301,7 +239,7 @@ class Overlapped:
     def _extend(self, request: Request, tokens: list[int], *, ended: bool) -> None:
         """What the device delivered, whose word on the end holds; a stop string may lie before it."""
         if request.sampling.stop and self.decode is not None:
-            extend(request, tokens, self.eos, self.decode, self._room(request))
+            extend(request, tokens, self.eos, self.decode, request.room(self.shape.context))
             return
         request.output.extend(tokens)
         if ended:
@@ -342,16 +280,7 @@ class Overlapped:
         """Its pages are free; its seat is a hole until somebody takes it."""
         request, sitting.left = sitting.request, True
         self.pool.release(request.id)
-        self.finished.append(
-            RequestRecord(
-                request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
-                prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=sitting.admitted,
-                first_token=sitting.first, finished=self._now(), finish_reason=str(request.finish_reason),
-            )
-        )  # fmt: skip
-
-    def _room(self, request: Request) -> int:
-        return min(request.allowed, self.shape.context - len(request.prompt_ids) - len(request.output))
+        self.finished.append(RequestRecord.of(request, sitting.admitted, sitting.first, self._now()))
 
     def _now(self) -> float:
         return time.perf_counter() - self._origin

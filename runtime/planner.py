@@ -62,15 +62,21 @@ def want_tier(survival: Array, limits: Array, table: CostTable, context: int) ->
     A global argmax: cost is a staircase, so the objective is not unimodal. survival [R, G], limits [R] drafts allowed.
     """
     requests, block = survival.shape
+    rows = table.candidates(requests, block)
+    seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
+    best, _ = best_rows(survival, limits, rows, seconds)
+    return TierChoice(rows=int(rows[best]), seconds=float(seconds[best]), reason="argmax")
+
+
+def best_rows(survival: Array, limits: Array, rows: Array, seconds: Array) -> tuple[int, float]:
+    """Index of the row total [m] with the most expected tokens a second, and that rate; seconds [m] of whole steps."""
+    requests = len(limits)
     ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
     ranked = ranked[ranked >= 0]
     gain = np.concatenate([[0.0], np.cumsum(ranked)])
-    rows = table.candidates(requests, block)
-    useful = np.minimum(rows - requests, len(ranked))
-    seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
-    utility = (requests + gain[useful]) / seconds
-    best = int(np.argmax(utility))
-    return TierChoice(rows=int(rows[best]), seconds=float(seconds[best]), reason="argmax")
+    rate = (requests + gain[np.minimum(rows - requests, len(ranked))]) / seconds
+    best = int(np.argmax(rate))
+    return best, float(rate[best])
 
 
 def agree(choices: Sequence[TierChoice]) -> TierChoice:

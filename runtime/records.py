@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsbench.runtime.request import Request
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
@@ -76,3 +78,11 @@ class RequestRecord:
     first_token: float
     finished: float
     finish_reason: str
+
+    @classmethod
+    def of(cls, request: Request, admitted: float, first_token: float, finished: float) -> RequestRecord:
+        return cls(
+            request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
+            prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=admitted,
+            first_token=first_token, finished=finished, finish_reason=str(request.finish_reason),
+        )  # fmt: skip

@@ -91,7 +91,17 @@ class Request:
     def anchor(self) -> int:
         return self.output[-1] if self.output else self.prompt_ids[-1]
 
-    @property
-    def allowed(self) -> int:
-        """Tokens it may still emit."""
-        return self.sampling.max_tokens - len(self.output)
+    def room(self, context: int) -> int:
+        """Tokens it may still emit, by its own limit and by the model's context."""
+        left = context - len(self.prompt_ids) - len(self.output)
+        return min(self.sampling.max_tokens - len(self.output), left)
+
+    def slots_needed(self, context: int, block: int) -> int:
+        """Page slots for all that it may hold. Raises UsageError for a prompt that is empty or leaves no room."""
+        size = len(self.prompt_ids)
+        if size >= context or not size:
+            raise UsageError(
+                f"prompt {self.name} has {size} tokens, the context is {context}",
+                hint="shorten it, or leave it out" if size else "a prompt must not be empty",
+            )
+        return size + min(self.sampling.max_tokens, context - size) + block + 1
