@@ -195,7 +195,8 @@ def records_frame(records: Iterable[Any], kind: type) -> pd.DataFrame:
     """A table of dataclass records of one kind, one column a field, also where there is no record."""
     import pandas as pd
 
-    return pd.DataFrame([asdict(r) for r in records], columns=[f.name for f in fields(kind)])
+    kept = list(records)
+    return pd.DataFrame({f.name: [getattr(r, f.name) for r in kept] for f in fields(kind)})
 
 
 def _umask() -> int:

@@ -220,6 +220,7 @@ def paged_attention(
     split = parts == 1 or grid[0] * grid[1] < WHOLE_FROM
     merged = split and parts > 1
     stages = STAGES if half else 2
+    warps = 2 if lanes == 16 and width <= 64 else 4  # a tile so small has more to wait for than to share
     tops, sums = (
         torch.empty(parts if merged else 0, m, heads, n, dtype=torch.float32, device=q.device) for n in (2, width)
     )
@@ -231,7 +232,7 @@ def paged_attention(
     _attend_kernel[(*grid, parts if split else 1)](
         q, keys, values, pages, cu_rows, context, out, tops, sums, requests, tiles, m, pages.stride(0),
         width**-0.5 * LOG2_E, ROWS=rows, PAGE=page, LANES=lanes, KEYS=min(chunk, KEYS if half else KEYS // 2),
-        WINDOW=window is not None, SPLIT=split, num_warps=4, num_stages=stages, **shared,
+        WINDOW=window is not None, SPLIT=split, num_warps=warps, num_stages=stages, **shared,
     )  # fmt: skip
     if merged:
         _merge_kernel[(requests * most_rows if most_rows else m + requests, kv_heads)](

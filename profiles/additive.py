@@ -1,4 +1,4 @@
-"""Isotonic additive regression: time = bias + one non-decreasing curve per axis + kappa * context.
+"""Isotonic additive regression: time = bias + one non-decreasing curve per axis + kappa * context + walk * walked.
 
 Owns the solver and the test of what a design of cells can tell apart; knows nothing of verify, draft or files. The
 relative least squares over non-decreasing curves is a convex problem in the curves' increments, so it is solved exactly
@@ -30,33 +30,38 @@ class AdditiveFit:
     bias: float
     curves: tuple[Curve, ...]  # one per axis
     kappa: float  # seconds per context token
+    walk: float  # seconds per walked token
 
-    def predict(self, axes: Sequence[IntArray], context: IntArray) -> FloatArray:
+    def predict(self, axes: Sequence[IntArray], context: IntArray, walked: FloatArray | None = None) -> FloatArray:
         """Seconds of each cell [n]; a level that was not fitted is interpolated."""
         total = self.bias + self.kappa * np.asarray(context, np.float64)
+        if walked is not None:
+            total = total + self.walk * walked
         for curve, levels in zip(self.curves, axes, strict=True):
             total = total + curve.value(levels, above=curve.outer_slope)
         return np.asarray(total, np.float64)
 
 
 def fit_additive(
-    axes: Sequence[IntArray], context: IntArray, seconds: FloatArray, *, free: Sequence[bool], rounds: int = 10
-) -> AdditiveFit:
+    axes: Sequence[IntArray], context: IntArray, seconds: FloatArray, *, free: Sequence[bool], rounds: int = 10,
+    walked: FloatArray | None = None,
+) -> AdditiveFit:  # fmt: skip
     """Fit n cells by least squares of the relative residual, outliers held back by Huber weights.
 
-    axes: integer levels [n] each; context: tokens [n]; seconds: [n], > 0. Each curve is 0 at its lowest level and does
-    not decrease; bias and kappa are not negative. Where cells cannot tell two parts apart, the time goes to the bias
-    and to the axes marked `free`, not to the others or to kappa.
+    axes: integer levels [n] each; context: tokens [n]; seconds: [n], > 0; walked: tokens [n] that are read one after
+    the other, None: there is no such part. Each curve is 0 at its lowest level and does not decrease; bias, kappa and
+    walk are not negative. Where cells cannot tell two parts apart, the time goes to the bias and to the axes marked
+    `free`, not to the others, kappa or walk.
     """
     levels = [np.unique(axis) for axis in axes]
     increments = [
         (axis[:, None] >= level[None, 1:]).astype(np.float64) for axis, level in zip(axes, levels, strict=True)
     ]
-    columns = np.hstack([np.ones((len(seconds), 1)), *increments, np.asarray(context, np.float64)[:, None]])
+    loads = [np.asarray(context, np.float64), np.zeros(len(seconds)) if walked is None else walked]
+    columns = np.hstack([np.ones((len(seconds), 1)), *increments, np.stack(loads, 1)])
     counts = [part.shape[1] for part in increments]
-    held = np.concatenate(
-        [[0.0], *[np.full(count, 0.0 if f else TIE_BREAK) for count, f in zip(counts, free, strict=True)], [TIE_BREAK]]
-    )
+    rises = [np.full(count, 0.0 if f else TIE_BREAK) for count, f in zip(counts, free, strict=True)]
+    held = np.concatenate([[0.0], *rises, [TIE_BREAK] * 2])
     relative = columns / seconds[:, None]
     weight = np.ones(len(seconds))
     solution = np.zeros(columns.shape[1])
@@ -68,10 +73,11 @@ def fit_additive(
         if settled:
             break
     curves = []
-    parts = np.split(solution[1:-1], np.cumsum(counts)[:-1])
+    parts = np.split(solution[1:-2], np.cumsum(counts)[:-1])
     for level, part in zip(levels, parts, strict=True):
         curves.append(Curve(tuple(map(int, level)), (0.0, *map(float, np.cumsum(part)))))
-    return AdditiveFit(bias=max(float(solution[0]), LEAST_BIAS), curves=tuple(curves), kappa=float(solution[-1]))
+    kappa, walk = map(float, solution[-2:])
+    return AdditiveFit(bias=max(float(solution[0]), LEAST_BIAS), curves=tuple(curves), kappa=kappa, walk=walk)
 
 
 def _solve(relative: FloatArray, weight: FloatArray, held: FloatArray) -> FloatArray:
@@ -95,23 +101,25 @@ def _huber(residual: FloatArray) -> FloatArray:
     return np.asarray(np.minimum(1.0, limit / np.maximum(size, limit)), np.float64)
 
 
-def confounded(axes: Sequence[IntArray], context: IntArray, names: Sequence[str]) -> tuple[str, ...]:
-    """The values that these cells do not determine, as `name(level)` or `kappa`; empty for a sound design.
+def confounded(
+    axes: Sequence[IntArray], context: IntArray, names: Sequence[str], walked: FloatArray | None = None
+) -> tuple[str, ...]:
+    """The values that these cells do not determine, as `name(level)`, `kappa` or `walk`; empty for a sound design.
 
     Values are relative to the lowest level, as in the table; one is determined when no direction in the null space of
     the (unconstrained) design moves it. For two axes this means that the graph, with the levels of both as its nodes
     and the cells as its edges, is connected: on the diagonal M = R*(G+1) alone every cell is an island, and time can
     move freely between alpha and theta. Non-negativity may narrow such a value down; it is listed all the same.
     """
-    spread = np.asarray(context, np.float64) - np.mean(context)
-    columns = [np.ones((len(spread), 1))]
+    loads = {"kappa": np.asarray(context, np.float64)} | ({} if walked is None else {"walk": walked})
+    columns = [np.ones((len(context), 1))]
     labels = ["bias"]
     for axis, name in zip(axes, names, strict=True):
         level = np.unique(axis)[1:]
         columns.append((axis[:, None] == level[None, :]).astype(np.float64))
         labels.extend(f"{name}({int(value)})" for value in level)
-    design = np.hstack([*columns, spread[:, None]])
-    labels.append("kappa")
+    design = np.hstack([*columns, np.stack([load - load.mean() for load in loads.values()], 1)])
+    labels += loads
     norm = np.linalg.norm(design, axis=0)
     norm[norm == 0.0] = 1.0
     _, singular, directions = np.linalg.svd(design / norm, full_matrices=True)

@@ -1,6 +1,7 @@
 """The cost table: what a decode step of a given shape costs on the machine it was measured on.
 
-    T(R, M, S) = bias + alpha(R) + theta(tier(M)) + kappa*S, plus draft_bias + draft(R) + draft_kappa*S  [seconds],
+    T(R, M, S) = bias + alpha(R) + theta(tier(M)) + kappa*S + walk*S/R
+                 + draft_bias + draft(R) + draft_kappa*S  [seconds],
     less slot_bias + slot(R) for each slot of the sequential head that a shallower draft leaves out
 
 Owns evaluation, candidate row totals and the file format; `fit.py` makes tables from samples. Legend: `R` requests,
@@ -59,6 +60,7 @@ class CostTable:
     theta: Curve  # M (a tier where there are tiers) -> seconds
     tiers: tuple[int, ...] | None  # captured row totals; None: no padding, every M is a candidate
     kappa: float = 0.0  # seconds per context token, >= 0
+    walk: float = 0.0  # seconds per token of the mean request's context, >= 0: one request's tokens come in turn
 
     # the draft pass; no rows in it, since every request drafts the whole block
     draft_bias: float = 0.0  # seconds, >= 0
@@ -75,7 +77,7 @@ class CostTable:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bias) and self.bias > 0):
             raise ValueError(f"bias must be > 0 seconds, got {self.bias}")
-        for name in ("kappa", "draft_bias", "draft_kappa", "slot_bias"):
+        for name in ("kappa", "walk", "draft_bias", "draft_kappa", "slot_bias"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be >= 0, got {value}")
@@ -96,7 +98,7 @@ class CostTable:
         below = min(theta.mean_slope or flat, self.bias / theta.at[0])
         row_seconds = theta.value(round_up(rows, self.tiers), above=above, below=below)
         alpha_seconds = float(self.alpha.value(requests, above=self.alpha.outer_slope))
-        return self.bias + alpha_seconds + self.kappa * context + row_seconds
+        return self.bias + alpha_seconds + (self.kappa + self.walk / requests) * context + row_seconds
 
     def verify_seconds(self, shape: StepShape) -> float:
         """Seconds of the target's pass over the packed rows."""
@@ -164,7 +166,7 @@ def _to_json(table: CostTable) -> dict[str, Any]:
 def _from_json(body: dict[str, Any]) -> CostTable:
     names = {item.name for item in fields(CostTable)}
     only(body, names)
-    missing = sorted(names - set(body) - {"slot", "slot_bias"})  # tables of before depth was measured
+    missing = sorted(names - set(body) - {"slot", "slot_bias", "walk"})  # tables of before these were measured
     if missing:
         raise ValueError(f"missing fields {', '.join(missing)}")
     only(body["box"], {"requests", "rows", "context"})
@@ -182,6 +184,7 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         theta=curve("theta"),
         tiers=None if body["tiers"] is None else tuple(map(int, body["tiers"])),
         kappa=float(body["kappa"]),
+        walk=float(body.get("walk", 0.0)),
         draft_bias=float(body["draft_bias"]),
         draft=curve("draft"),
         draft_kappa=float(body["draft_kappa"]),

@@ -150,6 +150,7 @@ def fit_cost_table(
         theta=verify.curves[1],
         tiers=tiers,
         kappa=verify.kappa,
+        walk=verify.walk,
         draft_bias=draft.bias if draft else 0.0,
         draft=draft.curves[0] if draft else Curve((1,), (0.0,)),
         draft_kappa=draft.kappa if draft else 0.0,
@@ -198,23 +199,25 @@ def _fit_phase(
     requests = np.array([cell.requests for cell in cells], np.int64)
     context = np.array([cell.context for cell in cells], np.int64)
     seconds = np.array([cell.seconds for cell in cells])
-    axes, names, free = [requests], ["draft"], [True]
+    axes, names, free, walked = [requests], ["draft"], [True], None
     if phase == "verify":
+        walked = context / requests
         axes.append(round_up([cell.rows for cell in cells], tiers))
         names, free = ["alpha", "theta"], [False, True]
 
-    fit = fit_additive(axes, context, seconds, free=free)
-    fitted = fit.predict(axes, context)
+    fit = fit_additive(axes, context, seconds, free=free, walked=walked)
+    fitted = fit.predict(axes, context, walked)
     heldout_residual = np.full(len(cells), np.nan)
     spared = choose_holdout(axes, context, share=holdout, seed=seed, keep_levels=tiers is not None)
     if spared.any():
-        rest = [axis[~spared] for axis in axes]
-        partial = fit_additive(rest, context[~spared], seconds[~spared], free=free)
-        unseen = partial.predict([axis[spared] for axis in axes], context[spared])
+        rest, far = [axis[~spared] for axis in axes], None if walked is None else walked[~spared]
+        partial = fit_additive(rest, context[~spared], seconds[~spared], free=free, walked=far)
+        far = None if walked is None else walked[spared]
+        unseen = partial.predict([axis[spared] for axis in axes], context[spared], far)
         heldout_residual[spared] = unseen / seconds[spared] - 1.0
 
     residual = fitted / seconds - 1.0
-    loose = confounded(axes, context, names)
+    loose = confounded(axes, context, names, walked)
     report = _report(cells, residual, heldout_residual[spared], loose)
     return fit, report, _cell_fits(phase, cells, fitted, residual, heldout_residual, spared)
 

@@ -65,6 +65,6 @@ class Budgets:
             self._priced[requests] = Priced(
                 rows=rows, verify=table.verify_curve(requests, rows, 0),
                 draft=tuple(table.draft_seconds(requests, 0, self.block - depth) for depth in self.depths),
-                per_token=table.kappa + table.draft_kappa,
+                per_token=table.kappa + table.walk / requests + table.draft_kappa,
             )  # fmt: skip
         return self._priced[requests]

@@ -242,7 +242,7 @@ def make_executor(models: Models, config: EngineConfig, depth: int) -> Executor:
     """What runs on the models' pool: eager, or graphs where the config asks. Attention's grid follows from the pool."""
     if not config.graphs:
         return Eager(models)
-    tiers, capture = Tiers.ladder(config.graphs, depth), capture_on(models.target.device)
+    tiers, capture = tiers_of(models, config.graphs, depth), capture_on(models.target.device)
     return Graphs(models, tiers, depth, capture, truncates=config.truncates)
 
 

@@ -42,20 +42,20 @@ def make_table(**changes):
     return dataclasses.replace(table, **changes)
 
 
-def law(requests, rows, context, tiers=TIERS):
+def law(requests, rows, context, tiers=TIERS, walk=0.0):
     """A staircase with jumps of unequal height, in seconds."""
     tier = min(t for t in tiers if t >= rows)
     jumps = 0.0015 * (tier > 32) + 0.004 * (tier > 96) + 1e-5 * tier
-    return 0.006 + 2e-5 * (requests - 1) + jumps + 2e-8 * context
+    return 0.006 + 2e-5 * (requests - 1) + jumps + 2e-8 * context + walk * context / requests
 
 
-def staircase_samples(seed=0, noise=0.02, passes=5):
+def staircase_samples(seed=0, noise=0.02, passes=5, walk=0.0):
     rng = np.random.default_rng(seed)
     for requests in (1, 2, 4, 8, 16, 24, 32):
         rows = [t for t in TIERS if requests <= t <= requests * (BLOCK + 1)]
         for count, tokens, index in itertools.product(rows, (256, 2048), range(passes)):
             context = tokens * requests
-            seconds = law(requests, count, context) * (1 + noise * rng.standard_normal())
+            seconds = law(requests, count, context, walk=walk) * (1 + noise * rng.standard_normal())
             slow = 4.0 if rng.random() < 0.02 else 1.0
             yield CostSample(requests, count, context, seconds * slow, "verify", index)
             yield CostSample(requests, 0, context, 0.001 + 1e-5 * requests + 1e-8 * context, "draft", index)
@@ -69,9 +69,9 @@ def fit(samples, tiers=TIERS):
 
 
 def test_a_step_costs_the_sum_of_its_parts():
-    table = make_table()
+    table = make_table(walk=4e-6)
     shape = StepShape(requests=4, rows=9, context=1000)  # tier 16; alpha 3/7 of the way
-    verify = 0.010 + 0.002 * 3 / 7 + 0.004 + 1e-6 * 1000
+    verify = 0.010 + 0.002 * 3 / 7 + 0.004 + 1e-6 * 1000 + 4e-6 * 250
     draft = 0.002 + 0.0007 * 3 / 7 + 1e-7 * 1000
     assert table.verify_seconds(shape) == pytest.approx(verify, rel=1e-12)
     assert table.draft_seconds(4, 1000) == pytest.approx(draft, rel=1e-12)
@@ -220,6 +220,15 @@ def test_a_noisy_staircase_is_recovered():
     assert table.draft_seconds(20, 10_000) == pytest.approx(0.001 + 2e-4 + 1e-4, rel=1e-4)
     assert report.draft.heldout_p95 < 1e-4
     assert table.provenance["date"] == "today" and table.provenance["fit_confounded"] == "none"
+
+
+def test_what_a_context_costs_each_request_is_told_from_what_it_costs_in_all():
+    table, report = fit(staircase_samples(walk=4e-7))
+    assert report.confounded == () and report.verify.heldout_p95 < 0.04
+    assert table.walk == pytest.approx(4e-7, rel=0.1) and table.kappa == pytest.approx(2e-8, rel=0.15)
+    for requests, rows, context in [(1, 8, 3000), (32, 256, 96_000)]:
+        wanted = law(requests, rows, context, walk=4e-7)
+        assert table.verify_seconds(StepShape(requests, rows, context)) == pytest.approx(wanted, rel=0.03)
 
 
 def test_held_out_errors_come_from_a_fit_that_did_not_see_the_cells():

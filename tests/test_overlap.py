@@ -228,7 +228,7 @@ def test_a_draft_may_be_shallower_than_the_block_and_changes_no_text(calibrated)
 
 def test_the_budget_is_the_best_of_all_depths_and_row_totals():
     dice = np.random.default_rng(2)
-    table = replace(staircase_table(6, 4), slot_bias=3e-5)
+    table = replace(staircase_table(6, 4), slot_bias=3e-5, walk=2e-6)
     budgets = Budgets(table, 4, (1, 2, 4))
     for _ in range(60):
         n = int(dice.integers(1, 7))
