@@ -163,6 +163,8 @@ def generate(
     )
     table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
     engine = run_requests(Engines(deployment), arm, engine_config, table, requests, batch)
+    if engine.steps and engine.steps[-1].fallback:
+        note(f"whole blocks were verified after a failure: {engine.steps[-1].fallback}")
     answers = as_json(deployment, engine, requests)
     if as_list:
         print(json.dumps(answers, ensure_ascii=False))

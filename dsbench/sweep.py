@@ -15,7 +15,7 @@ from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.ledger import ledger
 from dsbench.measure import run_repeat
-from dsbench.metrics import cell_summary
+from dsbench.metrics import AFTER_A_FAILURE, cell_summary, fallbacks
 from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.contract import check_contract
 from dsbench.profiles.cost import CostTable
@@ -165,6 +165,9 @@ def _run_point(
             steps = tables["steps"]
             pace = steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9)
             notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
+            failed, what = fallbacks(steps)
+            if failed:
+                notice(f"{failed} of {len(steps)} steps {AFTER_A_FAILURE}: {what}")
             if number + 1 == plan.config.repeats:
                 finish(arm, cell)
 
