@@ -101,8 +101,6 @@ def run_sweep(
     notice: Callable[[str], None],
 ) -> list[StoredCell]:  # fmt: skip
     """Runs what is missing of the plan and returns all its cells."""
-    for arm in plan.arms:
-        deployment.drafter_of(arm)
     body = run_body(plan, deployment, table, sources)
     if store.exists:
         _go_on_with(store.read_run(), body, f"the run in {store.folder}")

@@ -21,10 +21,11 @@ import torch
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.budget import Array
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
 from dsbench.runtime.flight import Flight, Landed, copied, read
-from dsbench.runtime.planner import Array, Planner
+from dsbench.runtime.planner import Planner
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
+from test_cli import dsbench, model, sweep_flags, write_drafter  # noqa: F401
 from test_engine import make_requests, run
 from test_overlap import finish, overlapped
 
+from dsbench import commands
 from dsbench.errors import EnvironmentRefused
 from dsbench.metrics import cell_summary
 from dsbench.runtime import overlap
 from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.steady import Steady
+from dsbench.store import RunStore
 
 
 def failing(after, run, problem):
@@ -156,3 +161,51 @@ def test_the_cells_summary_flags_it():
     for before in (steps.assign(fallback=""), steps.drop(columns="fallback")):
         body = cell_summary(before, rounds, served, batch=2, block=4)
         assert body["fallback_steps"] == 0 and not body["flags"]
+
+
+@pytest.fixture
+def overlapping(monkeypatch):
+    """Deployments whose rounds overlap, uncaptured, on a CPU."""
+    deploy = commands.deploy
+    monkeypatch.setattr(commands, "deploy", lambda *a, **k: replace(deploy(*a, **k), graphs=True, overlap=True))
+
+
+def test_a_sweep_says_what_failed_and_flags_the_cell(model, tmp_path, overlapping, monkeypatch):  # noqa: F811
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    breaks_confidences(None, monkeypatch)
+    done = dsbench(*sweep_flags(model, tmp_path, drafter=drafter, mode="static", max_tokens="12"), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = "steps came after a failure, windows fixed since: reading the confidences failed: ValueError: a torn row"
+    assert said in done.stderr
+    (cell,) = RunStore(tmp_path / "run").cells()
+    assert any(said in flag for flag in cell.flags) and cell.summary["fallback_steps"] > 0
+
+
+def test_a_generate_says_what_failed_and_writes_the_text(model, tmp_path, overlapping, monkeypatch):  # noqa: F811
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "1"}\n{"prompt": "22"}\n')
+    flags = ("generate", "--target", str(model), "--drafter", str(write_drafter(tmp_path / "drafter")), "--json",
+             "--mode", "static", "--prompts", str(prompts), "--max-tokens", "60")  # fmt: skip
+    well = dsbench(*flags, home=tmp_path)
+    breaks_confidences(None, monkeypatch)
+    done = dsbench(*flags, home=tmp_path)
+    assert done.returncode == well.returncode == 0 and done.stdout == well.stdout
+    assert "after a failure: reading the confidences" in done.stderr and "failure" not in well.stderr
+
+
+def test_a_device_that_fails_in_a_sweep_is_one_line_and_what_was_done_is_kept(
+    model, tmp_path, overlapping, monkeypatch  # noqa: F811
+):  # fmt: skip
+    flags = sweep_flags(
+        model, tmp_path, drafter=str(write_drafter(tmp_path / "drafter")), mode="none,static", repeats="2"
+    )
+    problem, draft = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore"), Steady.draft
+    monkeypatch.setattr(Steady, "draft", failing(60, draft, problem))
+    done = dsbench(*flags, home=tmp_path)
+    assert done.returncode == 6 and "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("dsbench: the device failed: CUDA error: unspecified launch failure (")
+    kept = list((tmp_path / "run" / "cells").glob("*/rep-*"))
+    monkeypatch.setattr(Steady, "draft", draft)
+    again = dsbench(*flags, "--resume", home=tmp_path)
+    assert again.returncode == 0 and kept and len(RunStore(tmp_path / "run").cells()) == 2
