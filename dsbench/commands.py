@@ -100,12 +100,13 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
         return
     if (store_folder / "run.json").exists() and not resume:
         raise UsageError(f"{store_folder} already holds a run", hint="--resume goes on with it, or name another --out")
-    store = RunStore(store_folder, create=True)
     drafters = {arm.drafter for arm in plan.arms}
     deployment = deploy(config, need_drafter=has_drafter(config) or "dspark" in drafters, need_chain="mtp" in drafters)
     if plan.trace is not None:
         deployment = replaying(plan.trace, deployment)
-    table = None
+    for arm in plan.arms:
+        deployment.drafter_of(arm)
+    store, table = RunStore(store_folder, create=True), None
     if any(arm.planned for arm in plan.arms):
         file = cost_file(config, deployment)
         table = load_cost_table(file)
@@ -163,6 +164,8 @@ def generate(
     )
     table = load_cost_table(cost_file(config, deployment)) if arm.planned else None
     engine = run_requests(Engines(deployment), arm, engine_config, table, requests, batch)
+    if engine.steps and engine.steps[-1].fallback:
+        note(f"whole blocks were verified after a failure: {engine.steps[-1].fallback}")
     answers = as_json(deployment, engine, requests)
     if as_list:
         print(json.dumps(answers, ensure_ascii=False))

@@ -51,7 +51,11 @@ class Deployment:
         return NoDrafter(self.device)
 
     def drafter_of(self, arm: Arm) -> Drafter:
-        """The drafter an arm runs with. Raises UsageError for an arm whose window its block does not hold."""
+        """The drafter an arm runs with.
+
+        Raises UsageError for an arm whose window its block does not hold, and EnvironmentRefused for a drafter without
+        the token-free confidences that an arm budgets by; those of random weights come from a trace.
+        """
         if arm.drafter == "none":
             return self.none
         if arm.drafter != "mtp":
@@ -62,6 +66,11 @@ class Deployment:
             drafter = self.chain
         if arm.fixed is not None and arm.fixed > drafter.block:
             raise UsageError(f"mode {arm.name}: the drafter's block holds {drafter.block} drafts")
+        if arm.policy == "free" and not (drafter.token_free or self.target.random):
+            raise EnvironmentRefused(
+                f"mode {arm.name} needs token-free confidences, and this drafter has no head for them",
+                hint="train one with `dsbench train`, or give --mode compact",
+            )
         return drafter
 
     def contract_of(self, arm: Arm) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dsbench.deployment import Deployment
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.device_errors import named_device_errors
 from dsbench.runtime.drafters.draft import Drafter
 from dsbench.runtime.engine import Engine
 from dsbench.runtime.executor import Executor
@@ -20,7 +21,7 @@ from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request
 from dsbench.runtime.steady import Steady, make_steady
 
-LAG = 2  # steps after which an overlapped round is read: one runs, one waits behind it
+LAG = 3  # age of an overlapped budget's confidences: while a round is read, one runs and one waits behind it
 STEADY = ("full", "fixed", "argmax")  # policies whose rows are known before a round's drafts are
 
 
@@ -42,10 +43,17 @@ class Engines:
         """An engine with room for `batch` requests of the queue at once.
 
         Calibrations and the table's draft seconds are the block drafter's: a chain runs, and is recorded, without them.
+        Raises EnvironmentRefused for a device that is full or fails.
         """
+        with named_device_errors():
+            return self._make(arm, config, table, queue, batch)
+
+    def _make(
+        self, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int
+    ) -> Loop:
         deployment, drafter = self.deployment, self.deployment.drafter_of(arm)
         overlapped = deployment.overlap and overlaps(arm, config, queue)
-        config = replace(config, lag=max(config.lag, LAG)) if overlapped else config
+        config = replace(config, lag=config.lag or LAG) if overlapped else config
         if deployment.graphs:
             batch = self.requests = max(batch, self.requests)
             config = replace(config, graphs=batch, truncates=any(r.sampling.truncates for r in queue))

@@ -106,8 +106,13 @@ TERMS: dict[str, Term] = {
     ),
     "zombies": Term(
         unit="rows per step", also=("zombie rows",),
-        formula="rows of requests that had ended, unknown to the host when it launched the step; their tokens are "
-        "dropped and are not in tau. In the steps table",
+        formula="rows, drafts included, of requests that had ended, unknown to the step when it was launched; their "
+        "tokens are dropped and are not in tau. In the steps table",
+    ),
+    "fallback_steps": Term(
+        unit="steps", also=("fallback",),
+        formula="steps after what chooses windows had failed (budget, cost table, calibration, a reading of what a "
+        "round left): whole blocks are verified from then on, and the text is the same. The cell is flagged",
     ),
     "flips_per_1000": Term(
         unit="per 1000 tokens", also=("flips",),

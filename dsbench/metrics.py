@@ -29,6 +29,7 @@ ROUND_KEYS = (
 HELD_COLUMNS = ("name", "output_tokens", "admitted", "finished", "rep")
 LEAST_FULL = 0.95
 DRIFT_LIMIT = 0.05
+AFTER_A_FAILURE = "came after a failure, windows fixed since"
 DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
 
 Rate = dict[str, Any] | None
@@ -67,6 +68,8 @@ def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
     flags = [f"step time drifts by {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
     for name, words in (("missed_steps", "fitted no captured graph"), ("compiled_steps", "compiled a kernel")):
         flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
+    if body.get("fallback_steps"):
+        flags.append(f"{body['fallback_steps']} of {body['steps']} steps {AFTER_A_FAILURE}: {body['fallback']}")
     return flags + ([f"only {full:.0%} of steps ran all {batch} requests"] if full < LEAST_FULL else [])
 
 
@@ -216,6 +219,7 @@ def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
     """Numbers of the steps that ran all `batch` requests; `full_steps` is their share."""
     full = steps[steps["requests"] == batch]
     body: dict[str, Any] = {"steps": len(steps), "full_steps": len(full) / len(steps) if len(steps) else 0.0}
+    body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))
     if full.empty:
         return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
     seconds, rows = full["seconds"].to_numpy(np.float64), full["rows"].to_numpy(np.float64)
@@ -232,6 +236,14 @@ def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
         "predicted_error": _predicted_error(full),
         "drift": _drift(full),
     }
+
+
+def fallbacks(steps: pd.DataFrame) -> tuple[int, str]:
+    """How many steps came after a failure of what chooses windows, and what failed; (0, "") where nothing did."""
+    if "fallback" not in steps:
+        return 0, ""
+    said = [text for text in steps["fallback"] if text]
+    return len(said), said[0] if said else ""
 
 
 def round_seconds(steps: pd.DataFrame) -> NDArray[np.float64]:

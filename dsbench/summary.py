@@ -55,6 +55,7 @@ RATES = (
 SCALARS = (
     "requests", "prompts", "repeats", "output_tokens", "rounds", "repetition", "ceiling_seen", "steps", "full_steps",
     "rows_per_step", "padding_share", "extrapolated_share", "missed_steps", "compiled_steps",
+    "fallback_steps",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.ledger import ledger
 from dsbench.measure import run_repeat
-from dsbench.metrics import cell_summary
+from dsbench.metrics import AFTER_A_FAILURE, cell_summary, fallbacks
 from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.contract import check_contract
 from dsbench.profiles.cost import CostTable
@@ -101,8 +101,6 @@ def run_sweep(
     notice: Callable[[str], None],
 ) -> list[StoredCell]:  # fmt: skip
     """Runs what is missing of the plan and returns all its cells."""
-    for arm in plan.arms:
-        deployment.drafter_of(arm)
     body = run_body(plan, deployment, table, sources)
     if store.exists:
         _go_on_with(store.read_run(), body, f"the run in {store.folder}")
@@ -165,6 +163,9 @@ def _run_point(
             steps = tables["steps"]
             pace = steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9)
             notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
+            failed, what = fallbacks(steps)
+            if failed:
+                notice(f"{failed} of {len(steps)} steps {AFTER_A_FAILURE}: {what}")
             if number + 1 == plan.config.repeats:
                 finish(arm, cell)
 

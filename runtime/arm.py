@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 from dsbench.errors import UsageError
 
-PLANNED = ("argmax", "early-stop", "threshold", "oracle")
+PLANNED = ("argmax", "free", "early-stop", "threshold", "oracle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """`--mode` names a preset of these.
 
-    policy: full, fixed, threshold, early-stop, argmax, oracle or replay; layout: rectangular (every request pays the
-    same rows) or packed (exactly the kept rows); commit: all that was verified, or the window alone.
+    policy: full, fixed, threshold, early-stop, argmax, free (the argmax over token-free confidences of the round
+    itself), oracle or replay; layout: rectangular (every request pays the same rows) or packed (exactly the kept rows);
+    commit: all that was verified, or the window alone.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Arm:
     @property
     def planned(self) -> bool:
         """Whether it needs a cost table."""
-        return self.policy in ("argmax", "early-stop", "oracle")
+        return self.policy in ("argmax", "free", "early-stop", "oracle")
 
 
 # Drafts at every token of the text: it verifies nothing, because no confidence reaches its threshold.
@@ -72,8 +73,8 @@ def parse_arm(mode: str) -> Arm:
         return Arm(name=mode, drafter="mtp", policy="fixed", layout="rectangular", commit="all", fixed=fixed)
     raise UsageError(
         f"unknown mode {mode!r}",
-        hint="none, static, static:K, mtp:K, no-trim, compact[:early-stop|:threshold=P|:oracle] and the same after"
-        " cap-accept",
+        hint="none, static, static:K, mtp:K, no-trim, compact[:free|:early-stop|:threshold=P|:oracle] and the same"
+        " after cap-accept",
     )
 
 

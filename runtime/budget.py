@@ -1,18 +1,77 @@
-"""How deep to draft and how many rows to run, from survival that is some steps old: both known before a round begins.
+"""How many rows are worth running, and how deep to draft, of what survives and what a step costs. No torch.
 
-What a table says of so many requests is worked out once; a step then costs a sort a depth. Shapes: R requests, G block,
-m candidate row totals.
+`want_tier` and `early_stop` choose a round's rows; `Budgets` chooses depth and rows together, before a round begins:
+what a table says of so many requests is worked out once; a step then costs a sort a depth. Survival: a[r, j] = product
+of the calibrated conditional acceptances up to draft j. Shapes: R requests, G block, m candidate row totals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.planner import Array, best_rows
 
+Array = np.ndarray[Any, np.dtype[Any]]
 DEPTHS = (1, 2, 3, 5)  # of a shallower draft; the block itself beside them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierChoice:
+    """A number of packed rows M worth running, the step seconds predicted for it, and why."""
+
+    rows: int
+    seconds: float
+    reason: str
+
+
+def bounded(survival: Array, limits: Array) -> Array:
+    """Survival with what may not be verified (past the request's limit) at -1, so that it sorts last."""
+    column = np.arange(survival.shape[1])
+    return np.where(column < limits[:, None], survival, -1.0)
+
+
+def want_tier(survival: Array, limits: Array, table: CostTable, context: int) -> TierChoice:
+    """The M that maximises (R + sum of the M - R best survivals) / step seconds, over all candidates.
+
+    A global argmax: cost is a staircase, so the objective is not unimodal. survival [R, G], limits [R] drafts allowed.
+    """
+    requests, block = survival.shape
+    rows = table.candidates(requests, block)
+    seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
+    best, _ = best_rows(survival, limits, rows, seconds)
+    return TierChoice(rows=int(rows[best]), seconds=float(seconds[best]), reason="argmax")
+
+
+def best_rows(survival: Array, limits: Array, rows: Array, seconds: Array) -> tuple[int, float]:
+    """Index of the row total [m] with the most expected tokens a second, and that rate; seconds [m] of whole steps."""
+    requests = len(limits)
+    ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
+    ranked = ranked[ranked >= 0]
+    gain = np.concatenate([[0.0], np.cumsum(ranked)])
+    rate = (requests + gain[np.minimum(rows - requests, len(ranked))]) / seconds
+    best = int(np.argmax(rate))
+    return best, float(rate[best])
+
+
+def agree(choices: Sequence[TierChoice]) -> TierChoice:
+    """What all data-parallel ranks run: the largest tier any of them needs."""
+    return max(choices, key=lambda choice: choice.rows)
+
+
+def early_stop(survival: Array, limits: Array, table: CostTable, context: int) -> int:
+    """Budget K of the paper's Algorithm 1: admit by survival, stop at the first that does not raise throughput."""
+    requests, block = survival.shape
+    ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
+    ranked = ranked[ranked > 0]
+    rows = requests + np.arange(len(ranked) + 1)
+    seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
+    rate = (requests + np.concatenate([[0.0], np.cumsum(ranked)])) / seconds
+    drops = np.flatnonzero(rate[1:] <= rate[:-1])
+    return int(drops[0]) if len(drops) else len(ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,11 @@ class EngineConfig:
 
     rule: coupled, residual or block. draft: planned stops the sequential head where token-free confidences see no use
     for more (arms that must see the whole block draft it anyway); full never does. lag: steps between the confidences
-    that set the budget and the step that uses them. page: tokens a KV page; attention on a GPU reads 64 keys at a time
-    and looks up one page for them if it holds them all. prefill_chunk: prompt tokens a prefill pass. page_seed:
-    shuffles the pages; None keeps them in order. graphs: requests that captured graphs are made for, 0 runs eagerly;
-    then the whole block is drafted. truncates: the graphs take requests with top-k or top-p too.
+    that set the budget and the step that uses them; where rounds overlap at least 1, and so many are under way. page:
+    tokens a KV page; attention on a GPU reads 64 keys at a time and looks up one page for them if it holds them all.
+    prefill_chunk: prompt tokens a prefill pass. page_seed: shuffles the pages; None keeps them in order. graphs:
+    requests that captured graphs are made for, 0 runs eagerly; then the whole block is drafted. truncates: the graphs
+    take requests with top-k or top-p too.
     """
 
     rule: str = "coupled"

@@ -131,6 +131,12 @@ class Engine:
         self._retire()
         return list(requests[len(taken) :])
 
+    def cancel(self, request: Request) -> None:
+        """Ends a running request where it is."""
+        if any(r is request for r in self.running):
+            request.finish_reason = "cancelled"
+            self._retire()
+
     def _number_round(self) -> None:
         if self.timeline is not None:
             self.timeline.round = len(self.steps)

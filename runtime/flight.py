@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dsbench.kernels.judge import UNSEEN
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.planner import Array
+from dsbench.runtime.budget import Array
 from dsbench.runtime.prompts import Sitting
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.seats import COUNTS
+from dsbench.runtime.steering import Course
 from dsbench.runtime.timing import Stamp
 
 
@@ -20,8 +22,7 @@ class Flight:
     """A round under way: who sits where, what the host chose for it, and where its results will lie."""
 
     seated: tuple[Sitting, ...]
-    depth: int  # drafts made a request
-    priors: int  # requests whose budget came from a prior
+    course: Course
     tier: int
     context: int
     compiles: int
@@ -51,9 +52,14 @@ class Landed:
         """Drafts [n] that the target ran."""
         return self.count("window") if arm.commit == "all" else self.count("limit")
 
+    def zombies(self, arm: Arm) -> int:
+        """Rows that ran for requests whose round did not count, drafts included."""
+        whole = len(self.flight.seated) + int(self.verified(arm).sum())
+        return whole - len(self.seats) - int(self.verified(arm)[self.seats].sum())
+
     def records(self, arm: Arm, block: int, scripted: bool) -> list[RoundRecord]:
         """A record for each request whose round counted."""
-        cap = self.flight.depth
+        cap = self.flight.course.depth
         out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
         drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm).tolist()
         for seat, before, delivered, last in zip(self.seats, self.before, self.put_out, self.last, strict=True):
@@ -69,3 +75,15 @@ class Landed:
                 )
             )  # fmt: skip
         return out
+
+
+def copied(x: Tensor) -> Tensor:
+    """A copy on the host, valid once a stamp that follows it has passed."""
+    if x.device.type != "cuda":
+        return x.clone()
+    return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+
+
+def read(x: Tensor) -> Array:
+    """What a copy holds, off pinned memory, which is for the next rounds."""
+    return x.numpy().copy()

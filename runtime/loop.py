@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dsbench.errors import UsageError
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.device_errors import named_device_errors
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.timeline import Timeline
@@ -29,6 +30,9 @@ class Loop(Protocol):
 
     def step(self) -> StepRecord | None: ...
 
+    def cancel(self, request: Request) -> None:
+        """Ends a running request where it is, between two steps; others are left alone."""
+
     def record(self, timeline: Timeline | None) -> None:
         """Tells the timeline of every phase from here on; None: nobody."""
 
@@ -45,10 +49,19 @@ def run_closed_loop(
 ) -> None:
     """Keeps `concurrency` requests running, in queue order, until the requests `until` (all, if None) have finished.
 
-    Requests still running then are left where they are: the engine is to be closed.
+    Requests still running then are left where they are: the engine is to be closed. Raises EnvironmentRefused for a
+    device that fails.
     """
     if concurrency < 1:
         raise UsageError(f"batch must be >= 1, got {concurrency}")
+    with named_device_errors():
+        _run(engine, queue, concurrency, until, on_step)
+
+
+def _run(
+    engine: Loop, queue: Sequence[Request], concurrency: int, until: frozenset[int] | None,
+    on_step: Callable[[StepRecord], None] | None,
+) -> None:  # fmt: skip
     waiting = list(queue)
     open_ids = set(until if until is not None else (r.id for r in queue))
     seen = 0

@@ -4,9 +4,9 @@
     settle   tokens and confidences of the round `lag` steps ago -> requests, records; who ended gives up the seat
 
 Windows, packing, acceptance, lengths, EOS and token limits are the device's; only stop strings and cancelled requests
-end here, some steps late. A seat whose request has ended, unknown to the host, runs on as a zombie: one row, nothing
-accepted, pages its own. All that the host writes is ordered with the passes on one stream, so a seat or a page given
-away is never read or written by a round launched before.
+end here, some steps late. A seat whose request has ended runs on as a zombie in the rounds that did not know: one row
+where the device knew, else a window of them, all dropped. All that the host writes is ordered with the passes on one
+stream, so a seat or a page given away is never read or written by a round launched before.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.budget import Budgets
+from dsbench.runtime.budget import Array
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
-from dsbench.runtime.flight import Flight, Landed
+from dsbench.runtime.flight import Flight, Landed, copied, read
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steady import Steady
+from dsbench.runtime.steering import Steering
 from dsbench.runtime.timeline import Timeline, spanned
 from dsbench.runtime.timing import Stamp, between, passed, stamp
 
@@ -39,8 +39,8 @@ from dsbench.runtime.timing import Stamp, between, passed, stamp
 class Overlapped:
     """Runs requests in one arm over a `Steady` of its drafter, depth and kind of commit, under the coupled rule.
 
-    Budgets come from confidences `lag` steps old, allocation from the current ones. config.lag: 0 reads every round
-    before the next is launched.
+    Budgets come from confidences config.lag steps old, at least 1; allocation from the current ones. So many rounds
+    at most have been launched and not read.
     """
 
     def __init__(
@@ -52,12 +52,8 @@ class Overlapped:
         self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
         self.shape, self.block = steady.models.target.shape, steady.models.drafter.block
         self.eos = frozenset(self.seats.shape.eos)
-        self.cap = steady.depths[-1]
-        self.budgets = None
-        if arm.policy == "argmax":
-            assert planner.table is not None, "an arm that weighs cost has a table"
-            self.budgets = Budgets(planner.table, self.block, steady.depths)
-        self.prompts = Prompts(steady, planner.relay)
+        self.steering = Steering(arm, planner, self.block, steady.depths, self.device)
+        self.prompts = Prompts(steady, self.steering.maps)
         self.seated: list[Sitting] = []
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
@@ -87,7 +83,7 @@ class Overlapped:
         if self.seated:
             self._flights.append(self._launch(begun))
         record = None
-        while self._flights and (len(self._flights) > self.config.lag or not self.seated):
+        while self._flights and (len(self._flights) >= max(self.config.lag, 1) or not self.seated):
             record = self._settle(self._flights.popleft())
         return record
 
@@ -107,12 +103,11 @@ class Overlapped:
         return []
 
     def cancel(self, request: Request) -> None:
-        """Ends it where it is; what is under way for it is dropped when it arrives."""
-        if request.finished:
-            return
-        request.finish_reason = "cancelled"
-        for sitting in [s for s in self.prompts.waiting if s.request is request]:
-            self.prompts.waiting.remove(sitting)
+        """Ends a running request where it is; what is under way for it is dropped when it arrives."""
+        for sitting in [s for s in (*self.seated, *self.prompts.waiting) if s.request is request and not s.left]:
+            request.finish_reason = "cancelled"
+            if sitting in self.prompts.waiting:
+                self.prompts.waiting.remove(sitting)
             self._leave(sitting)
 
     def close(self) -> None:
@@ -153,40 +148,24 @@ class Overlapped:
         host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
         context = sum(len(s.request.prompt_ids) + len(s.request.output) for s in self.seated) - n
         with spanned(self.timeline, "plan"):
-            depth, budget, unknown = self._budget(context)
+            course = self.steering.course(self.seated, len(self.steps) + len(self._flights), context)
         ready = stamp(self.device)
         with spanned(self.timeline, "draft", device=True):
-            self.seats.budget.fill_(budget)
-            self.seats.cap.fill_(depth)
-            self.steady.draft(n, depth)
+            self.seats.budget.fill_(course.budget)
+            self.seats.cap.fill_(course.depth)
+            self.steady.draft(n, course.depth)
         drafted = stamp(self.device)
-        every = n * (depth + 1)
+        every = n * (course.depth + 1)
         with spanned(self.timeline, "verify", device=True):
-            tier = self.steady.verify(n, every if self.arm.commit == "window" else n + budget)
-            whole, real = (self._copied(x[:n]) for x in (self.seats.whole_left, self.seats.real_left))
+            tier = self.steady.verify(n, every if self.arm.commit == "window" else n + course.budget)
+            left = (self.seats.whole_left[:n], self.seats.real_left[:n])
+            copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)
+            whole, real = copies or [x.clone().cpu() for x in left]  # which waits
         return Flight(
-            seated=tuple(self.seated), depth=depth, priors=unknown, tier=tier, context=context, whole=whole, real=real,
+            seated=tuple(self.seated), course=course, tier=tier, context=context, whole=whole, real=real,
             stamps=(begun, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
             compiles=self._compiles.total - compiled,
         )  # fmt: skip
-
-    def _budget(self, context: int) -> tuple[int, int, int]:
-        """Drafts to make a request, drafts to grant, and for how many requests a prior had to do."""
-        n = len(self.seated)
-        if self.budgets is None:
-            return self.cap, n * self.cap, 0
-        left = [s.room - len(s.request.output) - 1 for s in self.seated]
-        limits = np.clip(np.array(left, np.int64), 0, self.cap)
-        prior = self.planner.relay.prior
-        past = [prior(s.request.sampling) if s.survival is None else s.survival for s in self.seated]
-        choice = self.budgets.choose(np.array(past), limits, context)
-        return choice.depth, choice.rows - n, sum(s.survival is None for s in self.seated)
-
-    def _copied(self, x: Tensor) -> Tensor:
-        """A copy on the host, valid once a stamp that follows it has passed."""
-        if x.device.type != "cuda":
-            return x.clone()
-        return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
 
     def _settle(self, flight: Flight) -> StepRecord:
         """Waits for the round's results, if they are not there, and hands them out."""
@@ -200,7 +179,7 @@ class Overlapped:
 
     def _hand_out(self, flight: Flight) -> StepRecord:
         """The round's results to its requests, whose seats and pages are free if they ended."""
-        left, real = flight.whole.numpy().copy(), flight.real.numpy().copy()  # pinned memory is for the next rounds
+        left, real = self._read(flight)
         counts = dict(zip(COUNTS, left.T.tolist(), strict=False))
         tokens, now = left[:, len(COUNTS) :][:, : self.block + 1].tolist(), self._now()
         seats: list[int] = []  # whose rounds count
@@ -223,7 +202,7 @@ class Overlapped:
             self._extend(request, mine, ended=counts["ended"][seat] > 0)
             put_out.append(len(request.output) - before[-1])
             last.append(request.finished)
-            sitting.survival = real[seat, 2]
+            sitting.survival, sitting.seen = real[seat, 2], len(self.steps)
         landed = Landed(
             flight=flight, step=len(self.steps), seats=seats, before=before, put_out=put_out, last=last, left=left,
             real=real,
@@ -235,6 +214,13 @@ class Overlapped:
             if sitting.request.finished and not sitting.left:
                 self._leave(sitting)
         return record
+
+    def _read(self, flight: Flight) -> tuple[Array, Array]:
+        """What the round left, in whole numbers and in real ones; a reading of tokens that fails is tried again."""
+        attempt, nothing = self.steering.attempt, np.full(flight.real.shape, np.nan, np.float32)
+        real = attempt("reading the confidences", lambda: read(flight.real), nothing)
+        left = attempt("reading the tokens", lambda: read(flight.whole), None)
+        return read(flight.whole) if left is None else left, real
 
     def _extend(self, request: Request, tokens: list[int], *, ended: bool) -> None:
         """What the device delivered, whose word on the end holds; a stop string may lie before it."""
@@ -251,9 +237,9 @@ class Overlapped:
         begun, ready, drafted, done = flight.stamps
         flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
         rows = len(seats) + int(landed.verified(self.arm)[seats].sum())
-        zombies = len(flight.seated) - len(seats)
+        zombies = landed.zombies(self.arm)
         shape = StepShape(len(flight.seated), rows + zombies, flight.context)
-        predicted, outside = self.planner.predict(shape, self.block - flight.depth)
+        predicted, outside = self.steering.predict(shape, self.block - flight.course.depth)
         useful = rows if self.arm.commit == "all" else len(seats) + granted
         record = StepRecord(
             step=landed.step, start=self._now(), requests=len(seats), budget=granted, rows=rows,
@@ -261,8 +247,8 @@ class Overlapped:
             misses=0, compiles=flight.compiles, seconds=between(self._done, done),
             draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
             verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0,
-            predicted_seconds=predicted, confidence_age=self.config.lag,
-            priors=flight.priors, extrapolated=outside, zombies=zombies,
+            predicted_seconds=predicted, confidence_age=flight.course.age, fallback=self.steering.failure,
+            priors=flight.course.priors, extrapolated=outside, zombies=zombies,
             flips=0 if self.seats.shape.scripted else flips,
             prefill_seconds=between(begun, ready), idle_seconds=between(self._done, begun), host_seconds=flight.host,
         )  # fmt: skip

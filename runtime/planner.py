@@ -1,15 +1,14 @@
 """How many drafts of each request are verified: survival -> row tier (a budget) -> agreement of ranks -> allocation.
 
-`want_tier` weighs the survival of drafts against measured step cost; `agree` takes the largest tier any rank needs;
-`allocate` gives the budget's rows to the likeliest drafts. Survival: a[r, j] = product of the calibrated conditional
-acceptances up to draft j. Shapes: R requests, G block.
+budget.py weighs the survival of drafts against measured step cost; `allocate` gives the budget's rows to the
+likeliest drafts. Survival: a[r, j] = product of the calibrated conditional acceptances up to draft j. Shapes: R
+requests, G block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,20 +18,10 @@ from dsbench.errors import UsageError
 from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.cost import CostTable, StepShape
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.budget import Array, agree, early_stop, want_tier
 from dsbench.runtime.confidence import ConfidenceRelay
 from dsbench.runtime.drafters.draft import Draft
 from dsbench.runtime.request import Request
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierChoice:
-    """A number of packed rows M worth running, the step seconds predicted for it, and why."""
-
-    rows: int
-    seconds: float
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,40 +37,6 @@ class VerifyPlan:
     @property
     def rows(self) -> int:
         return self.budget + self.window.shape[0]
-
-
-def bounded(survival: Array, limits: Array) -> Array:
-    """Survival with what may not be verified (past the request's limit) at -1, so that it sorts last."""
-    column = np.arange(survival.shape[1])
-    return np.where(column < limits[:, None], survival, -1.0)
-
-
-def want_tier(survival: Array, limits: Array, table: CostTable, context: int) -> TierChoice:
-    """The M that maximises (R + sum of the M - R best survivals) / step seconds, over all candidates.
-
-    A global argmax: cost is a staircase, so the objective is not unimodal. survival [R, G], limits [R] drafts allowed.
-    """
-    requests, block = survival.shape
-    rows = table.candidates(requests, block)
-    seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
-    best, _ = best_rows(survival, limits, rows, seconds)
-    return TierChoice(rows=int(rows[best]), seconds=float(seconds[best]), reason="argmax")
-
-
-def best_rows(survival: Array, limits: Array, rows: Array, seconds: Array) -> tuple[int, float]:
-    """Index of the row total [m] with the most expected tokens a second, and that rate; seconds [m] of whole steps."""
-    requests = len(limits)
-    ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
-    ranked = ranked[ranked >= 0]
-    gain = np.concatenate([[0.0], np.cumsum(ranked)])
-    rate = (requests + gain[np.minimum(rows - requests, len(ranked))]) / seconds
-    best = int(np.argmax(rate))
-    return best, float(rate[best])
-
-
-def agree(choices: Sequence[TierChoice]) -> TierChoice:
-    """What all data-parallel ranks run: the largest tier any of them needs."""
-    return max(choices, key=lambda choice: choice.rows)
 
 
 def allocate(survival: Tensor, limits: Tensor, budget: int) -> Tensor:
@@ -101,16 +56,15 @@ def allocate(survival: Tensor, limits: Tensor, budget: int) -> Tensor:
     return (granted.view(block, requests).t() & legal).sum(-1)
 
 
-def early_stop(survival: Array, limits: Array, table: CostTable, context: int) -> int:
-    """Budget K of the paper's Algorithm 1: admit by survival, stop at the first that does not raise throughput."""
-    requests, block = survival.shape
-    ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
-    ranked = ranked[ranked > 0]
-    rows = requests + np.arange(len(ranked) + 1)
-    seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
-    rate = (requests + np.concatenate([[0.0], np.cumsum(ranked)])) / seconds
-    drops = np.flatnonzero(rate[1:] <= rate[:-1])
-    return int(drops[0]) if len(drops) else len(ranked)
+def token_free(survival: Array, limits: Array, table: CostTable, context: int) -> tuple[int, int]:
+    """Budget K, and how deep its drafts reach, by survival [R, G] that no token of the block has entered.
+
+    Both are settled before the block's first draw, so no draft has a say in whether it is admitted: without bias under
+    any rule, though nothing here is old. Deeper slots need not be drafted, whoever gets the rows.
+    """
+    budget = want_tier(survival, limits, table, context).rows - len(limits)
+    window = allocate(torch.from_numpy(survival), torch.from_numpy(limits), budget)
+    return budget, int(window.max())
 
 
 def threshold_windows(confidence: Tensor, limits: Tensor, threshold: float) -> Tensor:
@@ -165,16 +119,22 @@ class Planner:
         """Slots worth drafting, int64 [R] on the host: the windows that token-free confidences [R, G] would get.
 
         They are known before any token of the block is drawn, so the sequential head stops early without anticipating.
+        The policy `free` drafts for all as deep as for the deepest, because the drafts then made compete for the rows.
         Policies that do not weigh cost want the whole block.
         """
         if self.replay is not None:
             return torch.tensor([self.replay[r.id, r.rounds] for r in requests])
-        if self.arm.policy not in ("argmax", "early-stop") or self.table is None:
+        if self.arm.policy not in ("argmax", "free", "early-stop") or self.table is None:
             return torch.full((len(requests),), self.block)
-        conditional = self.relay.conditional(requests, free.double().cpu().numpy(), "free")
-        survival = np.cumprod(conditional, axis=1)
+        survival = self._free_survival(requests, free)
+        if self.arm.policy == "free":
+            return torch.full((len(requests),), token_free(survival, limits, self.table, context)[1])
         choice = want_tier(survival, limits, self.table, context)
         return allocate(torch.from_numpy(survival), torch.from_numpy(limits), choice.rows - len(requests))
+
+    def _free_survival(self, requests: Sequence[Request], free: Tensor) -> Array:
+        conditional = self.relay.conditional(requests, free.double().cpu().numpy(), "free")
+        return np.asarray(np.cumprod(conditional, axis=1))
 
     def plan(
         self, requests: Sequence[Request], draft: Draft, limits: Array, context: int
@@ -229,6 +189,8 @@ class Planner:
             survival = oracle_survival(requests, draft)
         if policy == "early-stop":
             budget, priors = early_stop(survival, cap, self.table, context), 0
+        elif policy == "free":
+            budget, priors = token_free(self._free_survival(requests, draft.free), cap, self.table, context)[0], 0
         else:
             past, priors = (survival, 0) if self.lag == 0 else self.relay.recall(requests)
             choice = agree([want_tier(past, cap, self.table, context)])

@@ -6,21 +6,21 @@ Pages are given to a request as a whole before its prompt runs, so that no round
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dsbench.profiles.calibration import Head
-from dsbench.runtime.confidence import ConfidenceRelay
-from dsbench.runtime.planner import Array
-from dsbench.runtime.request import Request
+from dsbench.runtime.budget import Array
+from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.steady import PROMPTS, Steady
 
+Maps = tuple[Array, Array, Array, Array]  # scale and offset [G] of the calibration, and of the token-free head's
 
-@dataclass(slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Sitting:
     """One stay of a request: rounds under way hold it, so that they know a stay that is over from a later one."""
 
@@ -30,14 +30,15 @@ class Sitting:
     prefilled: int = 0  # prompt tokens run
     room: int = 0  # tokens it may emit in all
     survival: Array | None = None  # [G] when last read
+    seen: int = 0  # the step that left it
     left: bool = False
 
 
 class Prompts:
     """Waiting requests in order, and the passes that run their prompts."""
 
-    def __init__(self, steady: Steady, relay: ConfidenceRelay) -> None:
-        self.steady, self.relay = steady, relay
+    def __init__(self, steady: Steady, maps: Callable[[SamplingParams], Maps]) -> None:
+        self.steady, self.maps = steady, maps
         self.pool = steady.models.pool
         self.waiting: deque[Sitting] = deque()
 
@@ -78,9 +79,7 @@ class Prompts:
     def sit(self, at: Sequence[int], done: Sequence[Sitting], first: Tensor, rooms: Sequence[int]) -> None:
         """Their seats, first tokens and calibrations, in the order of the passes."""
         requests = [s.request for s in done]
-        heads: tuple[Head, ...] = ("conditioned", "free")
-        rows = [[part for head in heads for part in self.relay.map_of(r.sampling, head)] for r in requests]
-        maps = torch.tensor(np.array(rows), dtype=torch.float32).unbind(1)
+        maps = torch.tensor(np.array([self.maps(r.sampling) for r in requests]), dtype=torch.float32).unbind(1)
         self.steady.seats.sit(at, requests, first, rooms, self.tables(done), maps)
 
     def tables(self, sittings: Sequence[Sitting]) -> Tensor:

@@ -34,14 +34,15 @@ class StepRecord:
     commit_seconds: float
     seconds: float  # the whole step
     predicted_seconds: float  # nan without a cost table
-    confidence_age: int  # steps between the confidences behind the budget and this step
+    confidence_age: int  # steps between the oldest confidences behind the budget and this step; 0 where none are
     priors: int  # requests whose budget came from a prior
     extrapolated: bool  # the plan's shape lay outside the cost table's box
     flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed
-    zombies: int = 0  # rows of requests that had ended, unknown to the host
+    zombies: int = 0  # rows, drafts included, of requests that had ended, unknown to the round
     prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
     idle_seconds: float = 0.0  # of the device before the round's first work
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
+    fallback: str = ""  # what failed by the time the round was read; windows are fixed since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class RequestRecord:
     output_tokens: int
     rounds: int
     admitted: float  # when it took its slot
-    first_token: float
+    first_token: float  # nan where none came
     finished: float
     finish_reason: str
 
@@ -84,5 +85,6 @@ class RequestRecord:
         return cls(
             request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
             prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=admitted,
-            first_token=first_token, finished=finished, finish_reason=str(request.finish_reason),
+            first_token=first_token if request.output else float("nan"), finished=finished,
+            finish_reason=str(request.finish_reason),
         )  # fmt: skip

@@ -59,7 +59,7 @@ def request_seed(run_seed: int, workload: str, prompt: str, replica: int = 0) ->
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Request:
     """One request. `canonical` is the pinned text's output tokens, if the run commits a recorded text.
 
@@ -97,7 +97,11 @@ class Request:
         return min(self.sampling.max_tokens - len(self.output), left)
 
     def slots_needed(self, context: int, block: int) -> int:
-        """Page slots for all that it may hold. Raises UsageError for a prompt that is empty or leaves no room."""
+        """Page slots for all that it may hold, before its first run; nothing takes up a text where it was left.
+
+        Raises UsageError for a prompt that is empty or leaves no room.
+        """
+        assert not (self.output or self.finished), f"request {self.id} has run before"
         size = len(self.prompt_ids)
         if size >= context or not size:
             raise UsageError(

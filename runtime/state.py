@@ -57,6 +57,7 @@ class StatePool:
 
     def open(self, owner: int, tokens: int) -> bool:
         """Sets pages for `tokens` aside for a new owner; False, and nothing taken, if the pool cannot promise them."""
+        assert owner not in self._owned, f"owner {owner} is here already"
         need = self.pages_for(tokens)
         if need > self.shape.table:
             raise EnvironmentRefused(

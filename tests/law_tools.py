@@ -18,7 +18,8 @@ from toys import staircase_table, toy_logits
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve
 from dsbench.runtime.accept import residual_tests, residual_token
-from dsbench.runtime.planner import allocate, early_stop, threshold_windows, want_tier
+from dsbench.runtime.budget import early_stop, want_tier
+from dsbench.runtime.planner import allocate, threshold_windows, token_free
 from dsbench.runtime.sampling import Sampling, distribution, inverse_cdf
 
 PROMPT = (1,)
@@ -57,6 +58,10 @@ class Toy:
     def confidence(self, text: tuple[int, ...], depth: int) -> float:
         """At the deepest draft it depends on the token before it, and strongly: what an anticipating planner leaks."""
         return (0.95, 0.15, 0.6)[text[-1]] if depth == self.block - 1 else 0.8
+
+    def free(self, text: tuple[int, ...], depth: int) -> float:
+        """Of the committed text alone, and strongly."""
+        return (0.9, 0.25, 0.6)[text[-1]] if depth else (0.85, 0.5, 0.3)[text[-1]]
 
     def law(self, who: int) -> dict[tuple[int, ...], float]:
         """The target's own distribution over whole outputs."""
@@ -160,9 +165,12 @@ class Accepter:
 
 
 def plan_windows(
-    table: CostTable, policy: str, survival: np.ndarray, past: np.ndarray, limits: np.ndarray
+    table: CostTable, policy: str, survival: np.ndarray, past: np.ndarray, told: np.ndarray, limits: np.ndarray
 ) -> tuple[int, ...]:
-    """The production planners on two requests; `anticipating` is the argmax over the very block it admits."""
+    """The production planners on two requests; `anticipating` is the argmax over the very block it admits.
+
+    told: survival by what is known before the block is drawn; `peeking` takes the block's own word for it.
+    """
     context = 4
     now = torch.from_numpy(survival)
     if policy == "full":
@@ -170,6 +178,9 @@ def plan_windows(
     if policy == "threshold":
         conditional = np.concatenate([survival[:, :1], survival[:, 1:] / survival[:, :-1]], axis=1)
         return tuple(threshold_windows(torch.from_numpy(conditional), torch.from_numpy(limits), 0.5).tolist())
+    if policy in ("free", "peeking"):
+        budget, depth = token_free(told if policy == "free" else survival, limits, table, context)
+        return tuple(allocate(now, torch.from_numpy(limits.clip(max=depth)), budget).tolist())
     if policy == "early-stop":
         budget = early_stop(survival, limits, table, context)
     else:
@@ -202,10 +213,13 @@ def output_law(
                 limits = tuple(
                     min(toy.block, max(0, n - len(t) - 1)) for t, n in zip((one, two), toy.lengths, strict=True)
                 )
-                key = (survival, ring[:1], limits)
+                told = tuple(_told(toy, PROMPT + t) for t in (one, two))
+                key = (survival, ring[:1], told, limits)
                 if key not in memo:
                     past = np.array(ring[0] if ring else survival)
-                    memo[key] = plan_windows(toy.table, policy, np.array(survival), past, np.array(limits))
+                    memo[key] = plan_windows(
+                        toy.table, policy, np.array(survival), past, np.array(told), np.array(limits)
+                    )
                 window = memo[key]
                 ends = [
                     accepter.outcomes(PROMPT + t, who, d[1], w).items() if len(t) < toy.lengths[who] else [((), 1.0)]
@@ -230,6 +244,10 @@ def output_law(
 def _survival(toy: Toy, text: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[float, ...]:
     conditional = [toy.confidence(text + tokens[:j], j) for j in range(toy.block)]
     return tuple(float(x) for x in np.cumprod(conditional))
+
+
+def _told(toy: Toy, text: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(float(x) for x in np.cumprod([toy.free(text, j) for j in range(toy.block)]))
 
 
 def bias(toy: Toy, found: dict) -> float:

@@ -320,6 +320,7 @@ def test_sweeps_refuse_what_would_mislead(model, tmp_path):
     refused(run(mode="none,compact", accept="residual", lag="0"), 2, "anticipate")
     refused(run(mode="none,compact", accept="block", lag="0"), 2, "anticipate under the block rule", "--lag 2")
     refused(run(mode="compact:oracle", accept="block"), 2, "the oracle needs a recorded text")
+    refused(run(mode="compact:freely"), 2, "unknown mode", "compact[:free")
     refused(run(threads="-1"), 2, "threads must be >= 0")
     refused(run(target="shape:smollm2-135m"), 2, "has no tokenizer")
     assert not (tmp_path / "run").exists(), "a refused sweep left its folder behind"
@@ -399,6 +400,16 @@ def test_mtp_without_its_drafter_is_one_line(model, tmp_path):
     refused(run("--mode", "static", "--drafter", chain), 2, "holds a chain drafter", "--mtp-drafter")
     foreign = str(write_mtp(tmp_path / "foreign", target_digest="0123456789abcdef"))
     refused(run("--mode", "mtp:1", "--mtp-drafter", foreign), 6, "trained for target 0123456789abcdef")
+
+
+@pytest.mark.parametrize("command", ["generate", "sweep"])
+def test_token_free_budgets_without_a_head_for_them_are_refused(command, model, tmp_path):
+    drafter = write_drafter(tmp_path / "drafter")
+    kept = {k: v for k, v in load_file(drafter / "model.safetensors").items() if "free" not in k}
+    save_file(kept, drafter / "model.safetensors")
+    flags = ("--target", str(model), "--drafter", str(drafter), "--mode", "compact:free")
+    refused(dsbench(command, *flags, home=tmp_path), 6, "mode compact:free needs token-free", "--mode compact")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_resume_keeps_to_one_contract_and_one_set_of_prompts(model, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tiny import tiny_drafter, tiny_mtp, tiny_target
@@ -20,7 +21,18 @@ from dsbench.runtime.planner import Planner
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import Request, SamplingParams
 
-MODES = ["none", "static", "static:2", "no-trim", "compact", "compact:early-stop", "cap-accept", "mtp:1", "mtp:3"]
+MODES = [
+    "none",
+    "static",
+    "static:2",
+    "no-trim",
+    "compact",
+    "compact:free",
+    "compact:early-stop",
+    "cap-accept",
+    "mtp:1",
+    "mtp:3",
+]
 
 
 def make_requests(
@@ -232,6 +244,39 @@ def test_anticipating_pairs_are_refused(rule):
         toy_run("compact", rule, lag=0)
     with pytest.raises(UsageError, match="anticipate"):
         toy_run("compact:oracle", rule, lag=2)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
+def test_token_free_budgets_are_set_before_the_head_which_stops_at_the_deepest_window(rule, monkeypatch):
+    """Under any rule and without a lag."""
+    from dsbench.runtime import planner
+
+    seen, table = [], staircase_table(5, 4)
+
+    def watched(survival, limits, table, context):
+        seen.append((survival.copy(), limits.copy(), planner_rows(survival, limits, table, context)))
+        return seen[-1][2]
+
+    planner_rows = planner.token_free
+    monkeypatch.setattr(planner, "token_free", watched)
+    engine = run("compact:free", make_requests(9, max_tokens=30), batch=5, rule=rule)
+    assert len(seen) == 2 * len(engine.steps), "once before the head, once for the plan"
+    told = {(r.step, r.request): r.free_logits for r in engine.rounds}
+    for step in engine.steps:
+        mine = [r for r in engine.rounds if r.step == step.step]
+        (survival, limits, before), (_, _, planned) = seen[2 * step.step : 2 * step.step + 2]
+        free = np.array([told[step.step, r.request] for r in mine])
+        np.testing.assert_allclose(survival, np.cumprod(1 / (1 + np.exp(-free)), 1), rtol=1e-9)
+        rates = []
+        for budget in range(int(limits.sum()) + 1):
+            ranked = np.sort([survival[i, j] for i in range(len(mine)) for j in range(limits[i])])[::-1]
+            seconds = table.verify_curve(len(mine), np.array([len(mine) + budget]), step.context)[0]
+            rates.append((len(mine) + ranked[:budget].sum()) / seconds)
+        assert before == planned and rates[planned[0]] == pytest.approx(max(rates), rel=1e-12)
+        assert {len(r.drafts) for r in mine} == {planned[1]} and step.budget == planned[0]
+        assert step.confidence_age == 0
+    depths = {depth for _, _, (_, depth) in seen}
+    assert len(depths) > 1 and all(r.window <= len(r.drafts) for r in engine.rounds)
 
 
 def test_a_shape_target_gets_a_random_drafter_of_the_published_size():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from test_churn import tiny_churn
 from test_engine import make_requests
 from test_gpu_graphs import engine_of
 from test_overlap import finish, overlapped
@@ -48,3 +49,10 @@ def test_two_hundred_steady_steps_ask_the_device_nothing_and_compile_nothing():
     assert compile_count().total == before and len(engine.finished) > finished + 50 and waiting
     engine.close()
     assert engine.pool.free_pages == engine.pool.shape.pages
+
+
+@pytest.mark.parametrize("mode", ["compact", "static", "cap-accept"])
+def test_a_thousand_requests_that_come_and_go_at_random_write_their_solo_texts(mode):
+    """Here results are truly under way while seats and pages change hands."""
+    other, rounds = tiny_churn(mode, 1000, device=CUDA)
+    assert other <= rounds // 500, "a few drafts may turn on the last bits"

@@ -62,6 +62,8 @@ CASES = [  # policy, lag, temperature, top-k, top-p; vocabulary, block, output t
     ("argmax", 1, 0.7, 0, 1.0, 2, 3, (4, 3)),
     ("argmax", 2, 1.0, 0, 1.0, 2, 2, (5, 3)),
     ("full", 0, 1.0, 2, 0.8, 3, 2, (4, 4)),
+    ("free", 0, 0.7, 0, 1.0, 2, 3, (4, 3)),
+    ("free", 0, 1.0, 2, 0.8, 3, 2, (3, 3)),
 ]
 
 
@@ -74,9 +76,10 @@ def test_emitted_law_is_the_targets(policy, lag, temperature, top_k, top_p, voca
     assert bias(toy, found) < 1e-6
 
 
-def test_an_anticipating_planner_fails_it():
+@pytest.mark.parametrize("policy", ["anticipating", "peeking"])
+def test_an_anticipating_planner_fails_it(policy):
     toy = Toy(*SETTINGS["T=1"])
-    found, _ = output_law(toy, "anticipating", lag=0, rule=BlockAccepter)
+    found, _ = output_law(toy, policy, lag=0, rule=BlockAccepter)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     assert bias(toy, found) > 1e-3
 

@@ -24,8 +24,8 @@ VOCAB, LENGTH, BLOCK = 3, 5, 3
 ROWS = [(2.0, 0.0, 0.3), (0.0, 1.5, 0.0), (0.0, 0.2, 2.0)]  # one noise row each; logits and noise both matter
 ARMS = [
     ("none", 0), ("static", 0), ("static:1", 0), ("mtp:1", 0), ("mtp:3", 0), ("no-trim", 0), ("compact", 0),
-    ("compact", 2), ("compact:oracle", 0), ("compact:early-stop", 0), ("compact:threshold=0.5", 0), ("cap-accept", 0),
-    ("cap-accept", 1),
+    ("compact", 2), ("compact:free", 0), ("compact:oracle", 0), ("compact:early-stop", 0),
+    ("compact:threshold=0.5", 0), ("cap-accept", 0), ("cap-accept", 1), ("cap-accept:free", 0),
 ]  # fmt: skip
 
 

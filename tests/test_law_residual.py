@@ -7,7 +7,7 @@ from law_tools import SETTINGS, Toy, all_or_nothing, bias, output_law
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("policy", ["full", "threshold", "early-stop", "argmax"])
+@pytest.mark.parametrize("policy", ["full", "threshold", "early-stop", "argmax", "free"])
 def test_emitted_law_is_the_targets(policy, setting):
     toy = Toy(*SETTINGS[setting])
     found, rounds = output_law(toy, policy, lag=2 if policy == "argmax" else 0)
@@ -16,9 +16,11 @@ def test_emitted_law_is_the_targets(policy, setting):
     assert bias(toy, found) < 1e-6
 
 
-def test_an_anticipating_planner_fails_it():
+@pytest.mark.parametrize("policy", ["anticipating", "peeking"])
+def test_an_anticipating_planner_fails_it(policy):
+    """Also one that goes by the policy of token-free confidences, which are not."""
     toy = Toy(*SETTINGS["T=1"])
-    found, _ = output_law(toy, "anticipating", lag=0)
+    found, _ = output_law(toy, policy, lag=0)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     assert bias(toy, found) > 1e-3
 

@@ -65,6 +65,7 @@ class Drafter(Protocol):
     taps: tuple[int, ...]
     vocabulary: Tensor  # [V'] int64 ids it can propose
     digest: str
+    token_free: bool  # whether it has a say on acceptance before any token is drawn
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         """(kv heads, head width) of each layer it keeps in the pool."""
@@ -82,6 +83,7 @@ class NoDrafter:
     block = 0
     taps: tuple[int, ...] = ()
     digest = "none"
+    token_free = False
 
     def __init__(self, device: torch.device) -> None:
         self.vocabulary = torch.empty(0, dtype=torch.int64, device=device)

@@ -64,6 +64,7 @@ class DSparkDrafter:
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
         self.events = event_head(weights, "confidence_events")
         self.events_free = event_head(weights, "confidence_free_events")
+        self.token_free = self.confidence_free is not None or self.events_free is not None
         positions = target.cos.shape[0]
         self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
         settle(target.device)

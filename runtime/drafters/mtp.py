@@ -36,6 +36,8 @@ class MtpDrafter:
     as keys and half as values.
     """
 
+    token_free = False  # but for the first slot
+
     def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
         check_mtp_against_target(shape, target.shape, target.digest)
         self.shape, self.digest, self.block = shape, digest, shape.block

@@ -1,0 +1,92 @@
+"""What the overlapped loop chooses for a round from what it has read so far; once that fails, fixed windows.
+
+No choice here changes a text: draws are coupled. So a failure of the budget, of the tables behind it or of what was
+read gives up choosing, not the run: whole blocks are verified from then on, and the records say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from dsbench.errors import DsbenchError
+from dsbench.profiles.cost import StepShape
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.budget import Budgets
+from dsbench.runtime.device_errors import first_line
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.prompts import Maps, Sitting
+from dsbench.runtime.request import SamplingParams
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """depth drafts a request, of which `budget` over all are to be verified."""
+
+    depth: int
+    budget: int
+    priors: int = 0  # requests whose budget came from a prior
+    age: int = 0  # steps since the oldest confidences behind the budget; 0 where none are
+
+
+class Steering:
+    """Chooses for an arm that drafts to one of `depths`, ascending. `failure`: what failed first, in words."""
+
+    def __init__(self, arm: Arm, planner: Planner, block: int, depths: Sequence[int], device: torch.device) -> None:
+        self.planner, self.block, self.cap, self.device = planner, block, depths[-1], device
+        self.failure = ""
+        self.budgets: Budgets | None = None
+        if arm.policy == "argmax":
+            assert planner.table is not None, "an arm that weighs cost has a table"
+            self.budgets = Budgets(planner.table, block, depths)
+
+    def course(self, seated: Sequence[Sitting], step: int, context: int) -> Course:
+        """Of the round `step`, over the seated requests with `context` tokens in all."""
+        whole = Course(depth=self.cap, budget=len(seated) * self.cap)
+        if self.budgets is None:
+            return whole
+        budgets = self.budgets
+        return self.attempt("the budget", lambda: self._chosen(budgets, seated, step, context), whole)
+
+    def _chosen(self, budgets: Budgets, seated: Sequence[Sitting], step: int, context: int) -> Course:
+        left = [s.room - len(s.request.output) - 1 for s in seated]
+        limits = np.clip(np.array(left, np.int64), 0, self.cap)
+        prior = self.planner.relay.prior
+        past = [prior(s.request.sampling) if s.survival is None else s.survival for s in seated]
+        choice = budgets.choose(np.array(past), limits, context)
+        ages = [step - s.seen for s in seated if s.survival is not None]
+        return Course(
+            depth=choice.depth, budget=choice.rows - len(seated), priors=len(seated) - len(ages),
+            age=max(ages, default=0),
+        )  # fmt: skip
+
+    def predict(self, shape: StepShape, skipped: int) -> tuple[float, bool]:
+        """As the planner's."""
+        return self.attempt("the cost table", lambda: self.planner.predict(shape, skipped), (float("nan"), False))
+
+    def maps(self, sampling: SamplingParams) -> Maps:
+        """Scale and offset [G] of the calibration, and of the token-free head's."""
+        one, zero, map_of = np.ones(self.block), np.zeros(self.block), self.planner.relay.map_of
+        return self.attempt(
+            "the calibration", lambda: (*map_of(sampling, "conditioned"), *map_of(sampling, "free")),
+            (one, zero, one, zero),
+        )  # fmt: skip
+
+    def attempt(self, what: str, run: Callable[[], T], otherwise: T) -> T:
+        """What `run` gives; `otherwise`, and fixed windows for good, if it fails on a device that still answers."""
+        try:
+            return run()
+        except DsbenchError:  # refused, and said so
+            raise
+        except Exception as problem:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # raises where nothing can go on
+            self.budgets = None
+            self.failure = self.failure or f"{what} failed: {type(problem).__name__}: {first_line(problem)}"
+            return otherwise

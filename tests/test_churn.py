@@ -1,0 +1,109 @@
+"""A thousand requests come and go at random through both loops, on toys that read every token back from the pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from churn import EOS, LONGEST, check_texts, churn, decode, ended_by, random_requests, seeded, unending
+from test_overlap import overlapped
+from tiny import tiny_drafter, tiny_mtp, tiny_target
+from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
+
+from dsbench.kernels.philox import gumbel_noise
+from dsbench.runtime import steady
+from dsbench.runtime.arm import RECORDER, parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.engine import Engine
+from dsbench.runtime.graphs import make_models
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.overlap import Overlapped
+from dsbench.runtime.planner import Planner
+from dsbench.runtime.steady import make_steady
+
+VOCAB, BLOCK, SEATS, PROMPT = 11, 3, 8, 40
+
+
+def solo_texts(requests):
+    """Coupled sampling of the toy's law, each request by itself and a token at a time."""
+    texts = [list(r.prompt_ids) for r in requests]
+    seeds = torch.tensor([r.sampling.seed for r in requests])
+    heat = torch.tensor([r.sampling.temperature for r in requests])[:, None]
+    for _ in range(LONGEST):
+        logits = torch.tensor([toy_logits(tuple(text), VOCAB, 1) for text in texts])
+        noise = gumbel_noise(seeds, torch.tensor([len(text) for text in texts]), torch.arange(VOCAB))
+        scores = torch.where(heat > 0, logits / heat.clamp(min=1e-9) + noise, logits)
+        for text, token in zip(texts, scores.argmax(-1).tolist(), strict=True):
+            text.append(token)
+    return [text[len(r.prompt_ids) :] for text, r in zip(texts, requests, strict=True)]
+
+
+def toy_loop(mode, lag, *, tokens, slot=0.0, overlaps=True):
+    """`tokens`: of the pool; small, so that requests wait for pages."""
+    arm, target = parse_arm(mode), ToyTarget(VOCAB)
+    drafter = NoDrafter(target.device) if arm.drafter == "none" else ToyDrafter(VOCAB, BLOCK)
+    config = EngineConfig(lag=lag, page=4, graphs=SEATS if overlaps else 0, prefill_chunk=7)
+    planner = Planner(
+        arm, block=drafter.block, rule="coupled", lag=lag, calibrations=None,
+        table=replace(staircase_table(SEATS, BLOCK), slot_bias=slot),
+    )  # fmt: skip
+    if not overlaps:
+        return Engine(target, drafter, arm, planner, config, eos=EOS, tokens=tokens, decode=decode)
+    models = make_models(target, drafter, config, tokens, PROMPT + LONGEST)
+    made = make_steady(models, arm, config, recorded=0, eos=EOS, scripted=False)
+    return Overlapped(made, arm, planner, config, decode=decode)
+
+
+RUNS = [
+    ("compact", 3, 1000, True), ("compact", 1, 150, True), ("cap-accept", 4, 150, True), ("static", 2, 150, True),
+    ("static:2", 5, 150, True), ("no-trim", 3, 150, True), ("none", 3, 150, True), ("compact", 0, 150, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "lag", "count", "overlaps"), RUNS)
+def test_whoever_comes_and_goes_each_writes_its_solo_text(mode, lag, count, overlaps, monkeypatch):
+    monkeypatch.setattr(steady, "CHUNKS", (4, 16))  # most prompts are longer
+    dice = seeded(f"{mode} {lag}")
+    requests = random_requests(count, dice, vocab=VOCAB, longest_prompt=PROMPT)
+    engine = toy_loop(mode, lag, tokens=SEATS * 32, slot=0.05, overlaps=overlaps)
+    churn(engine, requests, SEATS, dice)
+    check_texts(requests, solo_texts(unending(requests)))
+    assert ended_by(requests) == {"cancelled", "length", "eos", "string"}
+    stays = [r.finish_reason for r in engine.finished]
+    assert len(stays) > count and stays.count("cancelled") > count // 20
+    assert bool(sum(s.zombies for s in engine.steps)) == overlaps
+    if mode == "compact":
+        assert len({len(r.drafts) for r in engine.rounds}) > 1, "all drafted alike"
+
+
+def every_draft(mode, requests):
+    """(request, output tokens before) -> the block that is drafted there, by a run that accepts none."""
+    target, arm = tiny_target(), parse_arm(mode)
+    drafter = tiny_mtp(target) if arm.drafter == "mtp" else tiny_drafter(target)
+    planner = Planner(RECORDER, block=drafter.block, rule="coupled", lag=0, calibrations=None, table=None)
+    config = EngineConfig(page=4, draft="full")
+    engine = Engine(target, drafter, RECORDER, planner, config, tokens=50 * 80, eos=frozenset())
+    run_closed_loop(engine, requests, concurrency=50)
+    return {(r.request, r.output_index): r.drafts for r in engine.rounds}
+
+
+def tiny_churn(mode, count, device=None, lag=3):
+    """The same on the tiny model, whose drafter keeps pages too: drafts as well are those of each request alone."""
+    dice = seeded(f"tiny {mode} {count}")
+    requests = random_requests(count, dice, vocab=64, longest_prompt=PROMPT)
+    engine = overlapped(mode, SEATS, lag=lag, eos=EOS, decode=decode, tokens=72, device=device)
+    churn(engine, requests, SEATS, dice, cancel=0.03)
+    whole = unending(requests)
+    alone = every_draft(mode, whole)
+    check_texts(requests, [r.output for r in whole])
+    assert ended_by(requests) >= {"cancelled", "length", "eos"}
+    made = [(r.drafts, alone[r.request, r.output_index][: len(r.drafts)]) for r in engine.rounds]
+    return sum(mine != theirs for mine, theirs in made), len(made)
+
+
+@pytest.mark.parametrize("mode", ["compact", "mtp:3"])
+def test_so_does_a_model_whose_drafter_keeps_pages_too(mode):
+    other, rounds = tiny_churn(mode, 100)
+    assert rounds > 200 and other == 0

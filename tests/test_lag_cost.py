@@ -1,0 +1,168 @@
+"""The virtual clock serves a trace as the overlapped loop does, and what lateness costs is what a closed form says."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_overlap import overlapped
+from test_replay import EVENT, replayed, toy_trace, wide
+from tiny import tiny_target
+from toys import staircase_table
+
+from dsbench import virtual_clock
+from dsbench.errors import UsageError
+from dsbench.lag_cost import lag_costs
+from dsbench.profiles.cost import Box, CostTable
+from dsbench.profiles.curve import Curve
+from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.planner import allocate
+from dsbench.runtime.trace import DraftTrace
+from dsbench.trace import Trace, TraceRow
+from dsbench.virtual_clock import Clocked, Texts, best_windows
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "lag_cost.py"
+
+
+@pytest.mark.parametrize("slot", [0.0, 0.04])
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_the_clock_serves_a_trace_as_the_overlapped_loop_does(lag, slot, monkeypatch):
+    trace, seats, size = wide(toy_trace(tokens=40)), 3, 24
+    engine = overlapped("compact", seats, lag=lag, recorded=40, scripted=True, slot=slot)
+    queue = replayed(trace, tiny_target(), tokens=40, size=size)
+    run_closed_loop(engine, queue, concurrency=seats)
+    clock = Clocked(
+        Texts.of(trace.rows, 0.5 ** np.arange(1, 8)), engine.planner.table, batch=seats, age=lag, free=False,
+        late=lag - 1,
+    )  # fmt: skip
+    seen = []
+
+    def watched(survival, limits, budget):
+        window = best_windows(survival, limits, budget)
+        live = clock.out < clock.texts.output[clock.text]
+        seen.append([(int(clock.order[s]), int(clock.out[s]), int(window[s])) for s in np.flatnonzero(live)])
+        return window
+
+    monkeypatch.setattr(virtual_clock, "best_windows", watched)
+    clock.run(size - 2 * seats)
+    compared = len(seen) - 1
+    for step in range(compared):
+        mine = [(r.request, r.output_index, r.window) for r in engine.rounds if r.step == step]
+        assert sorted(mine) == sorted(seen[step]), step
+    assert compared > 60 and any(w for step in seen for _, _, w in step)
+    depths = {len(r.drafts) for r in engine.rounds}
+    assert (len(depths) > 1) == (slot > 0)
+    dead = sum(s.zombies for s in engine.steps[:compared])
+    assert dead == sum(seats - len(s) for s in seen[:compared]) and bool(dead) == (lag > 1)
+    by_table = sum(s.predicted_seconds for s in engine.steps[:compared])  # of rows that ran, in no tiers
+    assert by_table <= clock.clock and by_table == pytest.approx(clock.clock, rel=0.1)
+
+
+def test_the_budget_goes_to_the_same_drafts_as_the_planners():
+    dice = np.random.default_rng(4)
+    for _ in range(200):
+        n, block = int(dice.integers(1, 6)), int(dice.integers(1, 6))
+        survival = np.cumprod(dice.integers(5, 11, (n, block)) / 10, axis=1)  # with ties
+        limits, budget = dice.integers(0, block + 1, n), int(dice.integers(0, n * block + 1))
+        wanted = allocate(torch.from_numpy(survival), torch.from_numpy(limits), budget)
+        assert best_windows(survival, limits, budget).tolist() == wanted.tolist()
+
+
+def made_trace(chance, *, texts=24, tokens=61, seed=0) -> Trace:
+    """chance(text, anchor) [4]: conditional acceptances, told exactly; matches drawn from them. No token-free word."""
+    dice = np.random.default_rng(seed)
+    rows = []
+    for i in range(texts):
+        p = np.array([chance(i, a) for a in range(tokens - 1)])
+        hits = np.cumprod(dice.random(p.shape) < p, axis=1).sum(1)
+        match = np.minimum(hits, np.arange(tokens - 1, 0, -1)).astype(np.int8)
+        drafts = DraftTrace(match=match, logits=np.log(p / (1 - p)), free=np.zeros(p.shape))
+        rows.append(TraceRow(name=f"p{i}", workload="made", prompt=(1,), output=(2,) * tokens, drafts=drafts))
+    return Trace(block=4, event=EVENT, provenance={}, rows=tuple(rows))
+
+
+def costs(trace, table, batch, sources):
+    return {(c.age, c.free): c for c in lag_costs(trace, table, workloads=["made"], batches=[batch], sources=sources)}
+
+
+def test_confidences_that_last_lose_nothing_by_their_age_and_fickle_ones_do():
+    """A text that is easy stays easy; against odds drawn anew at every anchor, of which an old word says nothing."""
+    table, ages = staircase_table(4, 4), [(age, False) for age in (0, 1, 2, 4)]
+    lasting = costs(made_trace(lambda text, at: [0.9 if text % 2 else 0.2] * 4), table, 4, ages)
+    anew = np.random.default_rng(1).choice([0.02, 0.97], 100_000)
+    fickle = costs(made_trace(lambda text, at: [anew[97 * text + at]] * 4), table, 4, ages)
+    assert lasting[0, False].budget.value == fickle[0, False].budget.value == 1
+    for age in (1, 2, 4):
+        assert lasting[age, False].budget.low > 0.98
+        assert fickle[age, False].budget.high < 0.98
+    assert fickle[2, False].base_tau != fickle[2, False].tau
+
+
+def test_a_seat_that_is_freed_late_costs_its_rounds():
+    """Nothing ever matches and a round's time is one: 60 rounds a text, and age - 1 more."""
+    flat = CostTable(
+        bias=1.0, alpha=Curve((1,), (0.0,)), theta=Curve.of({1: 0.0, 2: 0.0}), tiers=(8, 64),
+        box=Box(requests=(1, 8), rows=(1, 64), context=(0, 10_000)),
+    )  # fmt: skip
+    found = costs(made_trace(lambda text, at: [1e-9] * 4), flat, 6, [(1, False), (2, False), (3, False), (0, True)])
+    for age in (1, 2, 3):
+        assert found[age, False].budget.value == 1 and found[age, False].tau == pytest.approx(1)
+        assert found[age, False].whole.value == pytest.approx(60 / (60 + age - 1), rel=1e-12)
+    assert found[0, True].whole.value == 1
+
+
+def test_token_free_confidences_of_the_round_itself_are_worth_what_they_know():
+    """They beat an old word where odds are drawn anew, and are worth the round's own where they say the same."""
+    anew = np.random.default_rng(1).choice([0.02, 0.97], 100_000)
+    trace = made_trace(lambda text, at: [anew[97 * text + at]] * 4)
+    same = replace(
+        trace, rows=tuple(replace(r, drafts=replace(r.drafts, free=r.drafts.logits)) for r in trace.rows)
+    )  # fmt: skip
+    for made, worth in ((same, True), (trace, False)):
+        found = costs(made, staircase_table(4, 4), 4, [(0, True), (2, False)])
+        assert (found[0, True].budget.value == 1) == worth
+        assert (found[0, True].budget.high < 1) != worth
+        assert found[0, True].budget.low > found[2, False].budget.high, "nothing known misleads less than an old word"
+
+
+def test_a_workload_that_is_not_there_is_named():
+    with pytest.raises(UsageError, match="no workload 'poems'") as caught:
+        list(lag_costs(made_trace(lambda t, a: [0.5] * 4), staircase_table(2, 4), workloads=["poems"], batches=[1],
+                       sources=[(2, False)]))  # fmt: skip
+    assert caught.value.hint == "it holds: made"
+
+
+@pytest.mark.parametrize("broken", ["trace", "table", "batch"])
+def test_the_script_refuses_in_one_line(broken, tmp_path, monkeypatch, capsys):
+    from dsbench.trace import save_trace
+
+    trace, table = tmp_path / "t.parquet", tmp_path / "c.json"
+    if broken != "trace":
+        save_trace(made_trace(lambda t, a: [0.5] * 4), trace)
+    if broken != "table":
+        staircase_table(2, 4).save(table)
+    asked = [str(trace), str(table), "--batch", "0" if broken == "batch" else "1"]
+    monkeypatch.setattr(sys, "argv", ["lag_cost.py", *asked])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    shown = capsys.readouterr()
+    assert caught.value.code == 2 and shown.err.startswith("lag_cost: ") and shown.err.count("\n") == 1
+    assert not shown.out
+
+
+def test_the_script_says_that_it_is_simulated(tmp_path, monkeypatch, capsys):
+    from dsbench.trace import save_trace
+
+    trace, table = tmp_path / "t.parquet", tmp_path / "c.json"
+    save_trace(made_trace(lambda t, a: [0.5] * 4, texts=3), trace)
+    replace(staircase_table(2, 4), contract={"target": "tiny", "device": "a toy"}).save(table)
+    monkeypatch.setattr(sys, "argv", ["lag_cost.py", str(trace), str(table), "--batch", "1,2"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("SIMULATED: acceptance replayed from") and "tiny on a toy" in lines[0]
+    assert [line.split()[:2] for line in lines[3:]] == [["made", r] for r in ("1", "2") for _ in range(4)]
