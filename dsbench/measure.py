@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pandas as pd
 
@@ -34,7 +36,8 @@ def run_repeat(
     ]  # fmt: skip
     wanted = frozenset(r.id for r in requests[batch : batch + measured])
     engine = engines.make(arm, config, table, requests, batch)
-    run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+    with uncollected():
+        run_closed_loop(engine, requests, concurrency=batch, until=wanted)
     engine.close()
     by_id = {r.id: r for r in requests}
     recorded = engine.rounds
@@ -47,6 +50,18 @@ def run_repeat(
     done["measured"] = done["request"].isin(wanted)
     done["repetition"] = [repetition(by_id[i].output) for i in done["request"]]
     return {"steps": records_frame(engine.steps, StepRecord), "rounds": rounds, "requests": done}
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: one of all that a sweep holds would stand in the middle of a round."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def prompt_of(request: Request) -> str:

@@ -81,7 +81,7 @@ class Overlapped:
         begun = stamp(self.device)
         self._take_seats()
         if self.seated:
-            self._flights.append(self._launch(begun))
+            self._flights.append(self._launch(begun, stamp(self.device)))
         record = None
         while self._flights and (len(self._flights) >= max(self.config.lag, 1) or not self.seated):
             record = self._settle(self._flights.popleft())
@@ -123,9 +123,12 @@ class Overlapped:
             self.seats.reset()
 
     def _take_seats(self) -> None:
-        """A chunk of prompts, more while more wait than sit; then holes are filled from the end."""
+        """A chunk of prompts if one is due, more while more wait than sit. Seats left empty wait with the prompts.
+
+        Where no prompt waits, those behind move up.
+        """
         holes = [i for i, sitting in enumerate(self.seated) if sitting.left]
-        while self.prompts.waiting:
+        while self.prompts.due(len(self.seated) - len(holes)):
             with spanned(self.timeline, "prefill", device=True):
                 done, first = self.prompts.run_chunk()
                 at = []
@@ -134,19 +137,29 @@ class Overlapped:
                     self.seated[at[-1] : at[-1] + 1] = [sitting]
                 if done:
                     self.prompts.sit(at, done, first, [s.room for s in done])
-            if len(self.prompts.waiting) <= len(self.seated):
+            if len(self.prompts.waiting) <= len(self.seated) - len(holes):
                 break
-        for hole in reversed(holes):
-            last = self.seated.pop()
-            if hole < len(self.seated):
-                self.seats.move(len(self.seated), hole)
-                self.seated[hole] = last
-            self.seats.clear(len(self.seated))
+        if holes and not self.prompts.waiting:
+            self._move_up(holes)
+        elif holes:
+            self.seats.clear(holes)
         self.seats.live.fill_(len(self.seated))
 
-    def _launch(self, begun: Stamp) -> Flight:
+    def _move_up(self, holes: Sequence[int]) -> None:
+        """The last ones into the holes, ascending, before them."""
+        kept = len(self.seated) - len(holes)
+        behind = [i for i in range(kept, len(self.seated)) if not self.seated[i].left]
+        before = [hole for hole in holes if hole < kept]
+        if behind:
+            self.seats.move(behind, before)
+        for source, target in zip(behind, before, strict=True):
+            self.seated[target] = self.seated[source]
+        self.seats.clear(range(kept, len(self.seated)))
+        del self.seated[kept:]
+
+    def _launch(self, begun: Stamp, sat: Stamp) -> Flight:
         host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
-        context = sum(len(s.request.prompt_ids) + len(s.request.output) for s in self.seated) - n
+        context = sum(len(s.request.prompt_ids) + len(s.request.output) - 1 for s in self.seated if not s.left)
         with spanned(self.timeline, "plan"):
             course = self.steering.course(self.seated, len(self.steps) + len(self._flights), context)
         ready = stamp(self.device)
@@ -163,7 +176,7 @@ class Overlapped:
             whole, real = copies or [x.clone().cpu() for x in left]  # which waits
         return Flight(
             seated=tuple(self.seated), course=course, tier=tier, context=context, whole=whole, real=real,
-            stamps=(begun, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
+            stamps=(begun, sat, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
             compiles=self._compiles.total - compiled,
         )  # fmt: skip
 
@@ -172,7 +185,7 @@ class Overlapped:
         if self.timeline is not None:
             self.timeline.round = len(self.steps)
         with spanned(self.timeline, "wait"):
-            while not passed(flight.stamps[3]):
+            while not passed(flight.stamps[-1]):
                 time.sleep(0)
         with spanned(self.timeline, "settle"):
             return self._hand_out(flight)
@@ -234,7 +247,7 @@ class Overlapped:
 
     def _record(self, landed: Landed) -> StepRecord:
         flight, seats = landed.flight, landed.seats
-        begun, ready, drafted, done = flight.stamps
+        begun, sat, ready, drafted, done = flight.stamps
         flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
         rows = len(seats) + int(landed.verified(self.arm)[seats].sum())
         zombies = landed.zombies(self.arm)
@@ -250,7 +263,8 @@ class Overlapped:
             predicted_seconds=predicted, confidence_age=flight.course.age, fallback=self.steering.failure,
             priors=flight.course.priors, extrapolated=outside, zombies=zombies,
             flips=0 if self.seats.shape.scripted else flips,
-            prefill_seconds=between(begun, ready), idle_seconds=between(self._done, begun), host_seconds=flight.host,
+            prefill_seconds=between(begun, sat), idle_seconds=between(self._done, begun) + between(sat, ready),
+            host_seconds=flight.host,
         )  # fmt: skip
         self._done = done
         self.steps.append(record)

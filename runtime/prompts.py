@@ -17,6 +17,9 @@ from dsbench.runtime.budget import Array
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.steady import PROMPTS, Steady
 
+SHARE = 32  # prompts wait until there is one for so many requests that sit: a pass costs much whatever it holds,
+PATIENCE = 3  # but no longer than so many rounds
+
 Maps = tuple[Array, Array, Array, Array]  # scale and offset [G] of the calibration, and of the token-free head's
 
 
@@ -41,6 +44,19 @@ class Prompts:
         self.steady, self.maps = steady, maps
         self.pool = steady.models.pool
         self.waiting: deque[Sitting] = deque()
+        self.waited = 0  # rounds without a pass
+
+    def due(self, sitting: int) -> bool:
+        """Whether prompts are to run before this round of `sitting` requests; asked once a round, and after a pass."""
+        if not self.waiting:
+            return False
+        left = sum(len(s.request.prompt_ids) - s.prefilled for s in self.waiting)
+        full = len(self.waiting) >= PROMPTS or left >= max(self.steady.prefill_graphs) or self.waiting[0].prefilled > 0
+        if full or len(self.waiting) * SHARE >= sitting or self.waited >= PATIENCE:
+            self.waited = 0
+            return True
+        self.waited += 1
+        return False
 
     def run_chunk(self) -> tuple[list[Sitting], Tensor]:
         """Runs the next prompt rows; the requests that are done with theirs, and their first tokens on the device."""

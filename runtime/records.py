@@ -40,7 +40,7 @@ class StepRecord:
     flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed
     zombies: int = 0  # rows, drafts included, of requests that had ended, unknown to the round
     prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
-    idle_seconds: float = 0.0  # of the device before the round's first work
+    idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
     fallback: str = ""  # what failed by the time the round was read; windows are fixed since
 

@@ -109,15 +109,17 @@ class Seats:
         for x in (self.anchor, self.start, self.emitted, self.room):
             x.zero_()
 
-    def move(self, source: int, target: int) -> None:
-        """The request of one seat into another, which was empty."""
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """The requests of some seats into others, which were empty."""
+        source, target = self._sent(torch.tensor([list(sources), list(targets)])).unbind(0)
         for x in self.moves:
-            x[target].copy_(x[source])
+            x[target] = x[source]
 
-    def clear(self, seat: int) -> None:
-        """Nobody sits there: it holds no pages."""
-        self.table[seat].fill_(self.nobody)
-        self.ended[seat].fill_(1)
+    def clear(self, seats: Sequence[int]) -> None:
+        """Nobody sits there: they hold no pages."""
+        where = self._sent(torch.tensor(list(seats)))
+        self.table.index_fill_(0, where, self.nobody)
+        self.ended.index_fill_(0, where, 1)
 
     def sit(
         self, at: Sequence[int], requests: Sequence[Request], first: Tensor, rooms: Sequence[int], tables: Tensor,

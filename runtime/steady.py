@@ -29,8 +29,8 @@ from dsbench.runtime.passes import Models, Round, draft_pass, verify_pass
 from dsbench.runtime.sampling import Sampling, coupled_choice
 from dsbench.runtime.seats import Seats, SeatShape
 
-PROMPTS = 16  # requests of a prefill pass at most
-CHUNKS = (32, 128, 512)  # its prompt tokens
+PROMPTS = 32  # requests of a prefill pass at most
+CHUNKS = (32, 64, 128, 256, 512, 1024)  # its prompt tokens
 
 
 def make_steady(

@@ -55,7 +55,7 @@ class Steering:
         return self.attempt("the budget", lambda: self._chosen(budgets, seated, step, context), whole)
 
     def _chosen(self, budgets: Budgets, seated: Sequence[Sitting], step: int, context: int) -> Course:
-        left = [s.room - len(s.request.output) - 1 for s in seated]
+        left = [0 if s.left else s.room - len(s.request.output) - 1 for s in seated]
         limits = np.clip(np.array(left, np.int64), 0, self.cap)
         prior = self.planner.relay.prior
         past = [prior(s.request.sampling) if s.survival is None else s.survival for s in seated]

@@ -12,7 +12,7 @@ from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
 
 from dsbench.kernels.philox import gumbel_noise
-from dsbench.runtime import steady
+from dsbench.runtime import prompts, steady
 from dsbench.runtime.arm import RECORDER, parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
@@ -65,6 +65,7 @@ RUNS = [
 @pytest.mark.parametrize(("mode", "lag", "count", "overlaps"), RUNS)
 def test_whoever_comes_and_goes_each_writes_its_solo_text(mode, lag, count, overlaps, monkeypatch):
     monkeypatch.setattr(steady, "CHUNKS", (4, 16))  # most prompts are longer
+    monkeypatch.setattr(prompts, "SHARE", 1)  # they wait for each other, and seats for them
     dice = seeded(f"{mode} {lag}")
     requests = random_requests(count, dice, vocab=VOCAB, longest_prompt=PROMPT)
     engine = toy_loop(mode, lag, tokens=SEATS * 32, slot=0.05, overlaps=overlaps)

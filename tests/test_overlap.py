@@ -11,6 +11,7 @@ from test_replay import replayed, toy_trace, wide
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
+from dsbench.runtime import prompts
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
@@ -194,6 +195,27 @@ def test_a_draft_may_be_shallower_than_the_block_and_changes_no_text(calibrated)
         np.testing.assert_allclose(
             survival, np.cumprod(1 / (1 + np.exp(-(conditioned * scale + offset))), 1), rtol=1e-4
         )
+
+
+def test_prompts_wait_for_each_other_but_not_long_and_who_is_last_moves_up(monkeypatch):
+    def some():
+        made = [make_requests(3, max_tokens=n)[i] for i in range(3) for n in range(2, 14)]
+        for number, request in enumerate(made):
+            request.id = number
+        return made
+
+    wanted, passes = some(), {}
+    run("none", wanted, batch=6)
+    for share in (1, 1000):
+        monkeypatch.setattr(prompts, "SHARE", share)
+        requests, engine, ran = some(), overlapped("none", 6), []
+        prefill = engine.steady.prefill
+        monkeypatch.setattr(engine.steady, "prefill", lambda rows, p=prefill, kept=ran: (kept.append(1), p(rows)))
+        assert finish(engine, requests, 6) == [r.output for r in wanted]
+        seats = [s.requests for s in engine.steps]
+        assert max(seats) == 6 and min(seats[:-20]) >= 2, "too long a wait"
+        passes[share] = len(ran)
+    assert passes[1] < 0.7 * passes[1000]
 
 
 def test_the_budget_is_the_best_of_all_depths_and_row_totals():
