@@ -6,11 +6,14 @@ import json
 
 import pytest
 from test_cli import dsbench, model, refused, sweep_flags, write_drafter
+from test_replay import record, shape
 
 from dsbench.store import RunStore
 from dsbench.summary import summary_frame
+from dsbench.trace import load_trace
+from dsbench.workloads.lengths import parse_lengths
 
-assert model  # the fixture
+assert model and shape  # fixtures
 
 
 def run_of(home, flags):
@@ -90,6 +93,26 @@ def test_recorded_arrivals_bring_their_lengths_and_a_resume_runs_nothing_again(m
     refused(dsbench("frontier", "run", home=tmp_path), 2, "open loop alone", "dsbench slo")
     plan = dsbench(*flags, "--dry-run", home=tmp_path)
     assert plan.returncode == 0 and "t.csv (" in plan.stdout and "(6 measured)" in plan.stdout
+
+
+def test_a_trace_is_replayed_as_requests_come(model, tmp_path, request):  # noqa: F811
+    assert record(model, tmp_path).returncode == 0
+    trace = load_trace(tmp_path / "t.parquet")
+    request.getfixturevalue("shape")
+    flags = ["sweep", "--target", "shape:tiny", "--drafter", str(tmp_path / "drafter"), "--trace", "t.parquet"]
+    flags += ["--workload", "p", "--max-tokens", "12", "--batch", "2", "--requests", "6", "--repeats", "1", "--mode"]
+    flags += ["static", "--request-rate", "100", "--input-len", "9", "--output-len", "4:11", "--out", "run"]
+    done, store = run_of(tmp_path, flags)
+    assert "REPLAYED ACCEPTANCE" in done.stdout
+    (stored,) = store.cells()
+    requests, rounds, law = stored.table("requests"), stored.table("rounds"), parse_lengths("4:11", "output")
+    for _, row in requests.iterrows():
+        recorded = trace.rows[row["request"] % 6]
+        limit = min(law.of(row["request"], "output\x000"), len(recorded.output))
+        assert (row["prompt_tokens"], row["output_tokens"]) == (9, limit)
+        for _, one in rounds[rounds["request"] == row["request"]].iterrows():
+            match = min(int(recorded.drafts.match[one["output_index"] - 1]), one["window"])
+            assert one["accepted"] == min(match, one["delivered"]), "the trace's own matches, however long the prompt"
 
 
 def test_a_sweep_refuses_bad_traffic_before_it_writes_anything(model, tmp_path):  # noqa: F811
