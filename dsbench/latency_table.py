@@ -115,7 +115,8 @@ def slo_table(name: str, run: Mapping[str, Any], slo: Slo, found: list[Allowed])
     notes = [
         f"[bold red]{loud_label(run)}[/bold red]" if loud_label(run) else "",
         f"SLO: {slo}, met by {found[0].target:.0%} of requests at the load and at every lower one that ran.",
-        "R: requests at a time; /s: requests that come a second, R at a time at most.",
+        "R: requests at a time; /s: requests that come a second, R at a time at most. ~: the share's 95% interval over "
+        "prompts holds the target.",
         *(f"Setting: {text}." for text in dict.fromkeys(one.setting for one in found)),
         f"! flagged, e.g. {flags[0]}" if flags else "",
     ]
@@ -125,12 +126,17 @@ def slo_table(name: str, run: Mapping[str, Any], slo: Slo, found: list[Allowed])
 
 def _allowed_row(one: Allowed) -> list[str]:
     rate = None if one.load is None else one.tokens[one.loads.index(one.load)]
-    at_each = zip(one.loads, one.shares, one.flags, strict=True)
+    rows = zip(one.loads, one.shares, one.flags, strict=True)
+    shares = [f"{_load(one, load)}: {_share(one, good)}{' !' * bool(flags)}" for load, good, flags in rows]
     return [
         workload_text(one.workload), one.arm if one.limit is None else f"{one.arm}, R <= {one.limit}", answer(one),
-        "-" if rate is None else _figure(rate),
-        "  ".join(f"{_load(one, load)}: {good['value']:.0%}{' !' * bool(flags)}" for load, good, flags in at_each),
+        "-" if rate is None else _figure(rate), "  ".join(shares),
     ]  # fmt: skip
+
+
+def _share(one: Allowed, good: Mapping[str, Any]) -> str:
+    unsure = good["low"] is not None and good["low"] < one.target <= good["high"]
+    return f"{good['value']:.0%}" + (" ~" if unsure else "")
 
 
 def answer(one: Allowed) -> str:

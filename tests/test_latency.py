@@ -17,7 +17,7 @@ from dsbench.errors import UsageError
 from dsbench.explain import explain
 from dsbench.intervals import quantiles_over
 from dsbench.latency import SPEEDS, latencies, user_speeds
-from dsbench.latency_table import answer, latency_table
+from dsbench.latency_table import answer, latency_table, slo_table
 from dsbench.slo import allowed, goodput, goodput_of, meets, parse_slo
 from dsbench.summary import summary_frame
 
@@ -203,6 +203,18 @@ def test_a_load_above_one_that_fails_is_not_allowed(run):
     found = allowed(run.cells(), slo, target=0.5)[0]
     assert [s["value"] for s in found.shares] == [1.0, 0.5, 0.25, 0.125]
     assert (found.load, found.over) == (4, 8)
+
+
+def test_a_share_whose_interval_holds_the_target_is_marked(run):
+    """Of 4 prompts at R 4 two are in time: 2 of 4, somewhere from none to all; at R 1 there is one prompt."""
+    slo, text = parse_slo("ttft:11ms"), io.StringIO()
+    found = allowed(run.cells(), slo, target=0.5)
+    assert (found[0].shares[1]["low"], found[0].shares[1]["high"]) == (0, 1)
+    Console(file=text, width=140).print(slo_table("r", {}, slo, found))
+    assert "R 1: 100%  R 4: 50% ~  R 8: 25%" in text.getvalue()
+    text = io.StringIO()
+    Console(file=text, width=140).print(slo_table("r", {}, slo, allowed(run.cells(), slo, target=1.0)))
+    assert "R 1: 100%  R 4: 50% ~" in text.getvalue()
 
 
 def test_the_commands_print_it_and_refuse_in_one_line(run, tmp_path):
