@@ -77,7 +77,7 @@ def parse_arm(mode: str) -> Arm:
         return Arm(name=mode, drafter="mtp", policy="fixed", layout="rectangular", commit="all", fixed=fixed)
     raise UsageError(
         f"unknown mode {mode!r}",
-        hint="none, static, static:K, mtp:K, no-trim, compact[:latency|:utility=W|:free|:early-stop|:threshold=P|"
+        hint="none, static, static:K, mtp:K, no-trim, compact[:free|:latency|:utility=W|:early-stop|:threshold=P|"
         ":oracle] and the same after cap-accept",
     )
 
