@@ -35,6 +35,19 @@ def show_command(run: Annotated[Path, typer.Argument(help="Run folder.")] = Path
     print_summary(run)
 
 
+@results_app.command("slo")
+def slo_command(
+    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
+    slo: Annotated[str, typer.Option(help="e.g. ttft:200ms,tpot:20ms; default: the run's own.")] = "",
+    share: Annotated[float, typer.Option(help="Share of requests that must meet it.")] = 0.95,
+    json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
+) -> None:
+    """Say how many requests at a time, or a second, an SLO allows each arm; loads that did not run are no data."""
+    from dsbench.latency_table import show_slo
+
+    show_slo(run, slo=slo, share=share, as_json=json_out)
+
+
 @results_app.command("waterfall")
 def waterfall_command(
     run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),

@@ -56,7 +56,8 @@ TERMS: dict[str, Term] = {
     ),
     "throughput": Term(
         unit="tokens/s", also=("tokens/s", "output throughput", "tput"),
-        formula="R x sum(output tokens) / sum(finished - admitted) over measured requests: Little's law at R slots",
+        formula="R x sum(output tokens) / sum(finished - admitted) over measured requests: Little's law at R slots. "
+        "Open loop: tokens of everybody / seconds, from the first measured arrival to the last measured end",
         others="vLLM, SGLang, AIPerf: output tokens / wall time, ramp-up and drain included. InferenceX: per GPU, "
         "total (prompt too) and output variants",
     ),
@@ -64,8 +65,9 @@ TERMS: dict[str, Term] = {
         unit="tokens/s/user", also=("per-user speed", "per user", "interactivity", "tps/user"),
         formula="sum(n - 1) / sum(finished - first token) over measured requests, n output tokens: 1 / mean TPOT "
         "weighted by tokens",
-        others="InferenceX: 1000 / TPOT of each statistic. AIPerf: percentiles of 1/ITL per request, so its p90 is the "
-        "fast tail. vLLM's Pareto plot: throughput / concurrency",
+        others="others have other values for one run: speed_by_mean_tpot and speed_by_p90_tpot (InferenceX), "
+        "speed_mean_of_rates and speed_p90_of_rates (AIPerf, GenAI-Perf), speed_e2e_mean_of_rates (AIPerf, GuideLLM), "
+        "speed_e2e, speed_by_p90_e2e (InferenceX AgentX), speed_by_concurrency (vLLM); all in summary.csv",
     ),
     "user_speed_p10": Term(
         unit="tokens/s/user",
@@ -73,32 +75,100 @@ TERMS: dict[str, Term] = {
         others="InferenceX calls the slow tail P90 interactivity; AIPerf's p90 is the other end",
         also=("slow tail",),
     ),
+    "speed_by_mean_tpot": Term(
+        unit="tokens/s/user", formula="1 / mean over requests of TPOT",
+        others="InferenceX's interactivity: 1000 / mean TPOT in ms. vLLM, SGLang print the mean TPOT itself",
+    ),
+    "speed_by_p90_tpot": Term(
+        unit="tokens/s/user", formula="1 / 90th percentile over requests of TPOT: the slow tail",
+        others="InferenceX: P90 interactivity",
+    ),
+    "speed_mean_of_rates": Term(
+        unit="tokens/s/user", formula="mean over requests of 1 / TPOT: at least 1 / mean TPOT, by Jensen",
+        others="AIPerf, GenAI-Perf: output token throughput per user, 1 / ITL of each request",
+    ),
+    "speed_p90_of_rates": Term(
+        unit="tokens/s/user", formula="90th percentile over requests of 1 / TPOT: the fast tail",
+        others="AIPerf, GenAI-Perf: p90 of output token throughput per user",
+    ),
+    "speed_e2e_mean_of_rates": Term(
+        unit="tokens/s/user", formula="mean over requests of n / E2E, first token and waiting included",
+        others="AIPerf: E2E output token throughput. GuideLLM: output tokens per second of a request",
+    ),
+    "speed_e2e": Term(
+        unit="tokens/s/user", formula="sum(n) / sum(E2E) over requests: 1 / mean of E2E / n weighted by tokens",
+        others="GuideLLM's time per output token is E2E / n",
+    ),
+    "speed_by_p90_e2e": Term(
+        unit="tokens/s/user", formula="1 / 90th percentile over requests of E2E / n",
+        others="InferenceX AgentX: the default axis",
+    ),
+    "speed_by_concurrency": Term(
+        unit="tokens/s/user", formula="throughput / R, requests at a time (in the open loop: at most)",
+        others="vLLM's Pareto plot: output throughput / configured concurrency",
+    ),
     "tpot": Term(
-        unit="s/token", also=("time per output token",),
-        formula="(E2E - TTFT) / (n - 1) of a request; dsbench prints its inverse, user_speed",
+        unit="s/token", also=("time per output token", "tpot_p50", "tpot_p95", "tpot_p99"),
+        formula="(E2E - TTFT) / (n - 1) of a request; none for an answer of one token. Percentiles over requests",
         others="vLLM, SGLang, MLPerf: the same, requests weighted equally. GuideLLM: E2E / n, first token included",
     ),
     "itl": Term(
-        unit="s", also=("inter-token latency",),
-        formula="time from one output token to the next; the tokens of one round come together, so 0, 0, ..., gap. Not "
-        "in the tables: the rounds and steps records give it",
+        unit="s", also=("inter-token latency", "itl_p50", "itl_p95", "itl_p99", "itl_max"),
+        formula="time from one output token to the next; the tokens of one round come together, so 0, 0, ..., gap. "
+        "Percentiles over tokens of all requests; in requests.parquet over the request's own; SLOs limit the longest",
         others="vLLM: one sample a chunk, so about tau x TPOT under speculation. SGLang: gap / new tokens. AIPerf, "
         "GuideLLM: per-request mean, which is TPOT. LLMPerf: TTFT included",
     ),
     "ttft": Term(
-        unit="s", also=("ttft_p50", "time to first token"),
-        formula="first token - admitted, waiting for a slot not included; the table has the median over prompts",
-        others="servers' tools count queueing and the network too",
+        unit="s", also=("time to first token", "ttft_p50", "ttft_p95", "ttft_p99"),
+        formula="first token - arrived. arrived: when the schedule says that it comes, however late the engine is for "
+        "it; at fixed concurrency, when it took its slot. Percentiles over requests",
+        others="tools that send a request once a slot is free leave its wait out (coordinated omission); servers' "
+        "tools count the network too",
     ),
     "e2e": Term(
-        unit="s", also=("latency", "e2el"), formula="finished - admitted of a request: its residence in a slot",
-        others="servers' tools count queueing and the network too",
+        unit="s", also=("latency", "e2el", "e2e_p50", "e2e_p95", "e2e_p99"),
+        formula="finished - arrived of a request (see ttft). Percentiles over requests",
+        others="servers' tools count the network too",
+    ),
+    "percentile": Term(
+        unit="as its value", also=("p50", "p95", "p99"),
+        formula="over all measured requests of all repeats, linear between ranks; intervals resample prompts. p95 "
+        "needs 20 of them, p99 100",
+        others="GuideLLM: rank ceil(0.99 n), so that p99 of fewer than 100 is the largest",
     ),
     "goodput": Term(
-        unit="share, and tokens/s",
-        formula="requests that meet every limit (TTFT, TPOT) / requests sent, and tokens/s of "
-        "those alone. Needs an arrival process: not in the tables of fixed concurrency",
-        others="vLLM, AIPerf: requests/s that meet the limits. MLPerf: the largest Poisson rate whose p99 meets them",
+        unit="share, and tokens/s", also=("goodput_tokens", "slo"),
+        formula="measured requests that meet every limit of --slo / those sent; goodput_tokens: throughput x their "
+        "share of the tokens. An answer of one token meets limits on TPOT and ITL",
+        others="vLLM, SGLang, AIPerf: good requests a second; a one-token answer passes in vLLM and SGLang, fails in "
+        "AIPerf. inference-perf: / successful ones. MLPerf: the largest Poisson rate whose p99 meets the limits",
+    ),
+    "allowed": Term(
+        unit="requests, or requests/s", also=("slo load", "max concurrency"),
+        formula="`dsbench slo`: the largest load that ran at which, as at every lower one, the share of good requests "
+        "reaches the target. Loads that did not run are no data",
+        others="evalscope, AIPerf: a search that runs more loads",
+    ),
+    "offered_rate": Term(
+        unit="requests/s", also=("request rate", "arrivals"),
+        formula="(measured requests - 1) / time between the first and the last arrival: what really came",
+        others="vLLM: the configured rate, its intervals scaled so that they add up to it",
+    ),
+    "served_rate": Term(
+        unit="requests/s", formula="throughput / mean output tokens of a request; below offered_rate the queue grows",
+    ),
+    "queue_wait": Term(unit="s", formula="mean of admitted - arrived: waiting for a slot"),
+    "burstiness": Term(
+        unit="number",
+        formula="shape of the gamma law of intervals between requests: 1 Poisson, below 1 bursts, inf a steady beat",
+        others="vLLM: the same",
+    ),
+    "utility": Term(
+        unit="share", also=("compact:utility", "compact:latency", "objective"),
+        formula="W x throughput / best throughput + (1 - W) x per-user speed / best per-user speed, over the row "
+        "totals of a step; per-user speed: 1 / mean over requests of expected seconds a token. compact: W = 1",
+        others="vLLM, SGLang, the DSpark paper: throughput alone",
     ),
     "padding": Term(
         unit="share of rows", also=("padding_share",),

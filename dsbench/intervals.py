@@ -19,6 +19,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 DRAWS = 2000
 LEVEL = 0.95
+LEAST_DRAWS, MOST_DRAWN = 200, 20_000_000  # resamples of a quantile; values in all of them, where that leaves enough
+BLOCK_DRAWN = 2_000_000  # values that are resampled at a time
 LEAST_PROMPTS = 8  # fewer common prompts than this are not halved
 BAND = 0.02  # relative noise band where no A/A run has measured one
 WORDS = ("FASTER", "SLOWER", "SAME", "UNCLEAR")
@@ -80,6 +82,38 @@ def quantile_of(values: ArrayLike, share: float, *, seed: int = 0, draws: int = 
     if not len(data):
         return None
     return _bootstrap(lambda index: np.asarray(np.quantile(data[index], share, axis=-1)), len(data), seed, draws)
+
+
+def quantiles_over(
+    values: ArrayLike, owners: ArrayLike, shares: Sequence[float], *, seed: int = 0, draws: int = DRAWS
+) -> list[Interval | None]:
+    """Quantiles of all values, several to a prompt: `owners` [n] names the prompt of each; `n` of the result: values.
+
+    Prompts are resampled with all their values; numpy's linear rule. Above the median, None where fewer than
+    1 / (1 - share) values are there (20 for 95%, 100 for 99%): it would be little else than the largest.
+    """
+    data = np.asarray(values, np.float64)
+    order = np.argsort(data, kind="stable")
+    names, owner = np.unique(np.asarray(owners)[order], return_inverse=True)
+    data, total = data[order], len(data)
+    if not total:
+        return [None] * len(shares)
+    rng, count = np.random.default_rng(seed), max(LEAST_DRAWS, min(draws, MOST_DRAWN // total))
+    drawn, block = np.empty((len(shares), count)), max(1, BLOCK_DRAWN // total)
+    for first in range(0, count, block):
+        rows = slice(first, min(first + block, count))
+        times = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), rows.stop - first)
+        upto = np.cumsum(times[:, owner], axis=1)  # values up to each one, in this resample
+        for kept, share in zip(drawn, shares, strict=True):
+            at = share * (upto[:, -1] - 1)
+            low, high = (data[(upto > rank[:, None]).argmax(1)] for rank in (np.floor(at), np.ceil(at)))
+            kept[rows] = low + (at - np.floor(at)) * (high - low)
+    found: list[Interval | None] = []
+    for share, kept in zip(shares, drawn, strict=True):
+        value = float(np.quantile(data, share))
+        own = spread(value, kept, total) if len(names) > 1 else Interval(value, None, None, total)
+        found.append(own if share <= 0.5 or total >= round(1 / (1 - share)) else None)
+    return found
 
 
 def paired_ratio(

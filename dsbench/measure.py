@@ -1,19 +1,21 @@
-"""One repeat of one cell: a fresh engine over a queue at fixed concurrency; its records as three tables."""
+"""One repeat of a cell: a fresh engine over a queue, at fixed concurrency or as requests come; records in tables."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pandas as pd
 
 from dsbench.engines import Engines
 from dsbench.kernels.judge import UNSEEN
+from dsbench.latency import with_latencies
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.loop import Loop, run_closed_loop, run_open_loop
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.store import records_frame
@@ -21,35 +23,47 @@ from dsbench.store import records_frame
 
 def run_repeat(
     engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
-    batch: int, measured: int, texts: Sequence[list[int]] | None,
+    batch: int, measured: range, texts: Sequence[list[int]] | None, arrivals: Sequence[float] | None = None,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
-    """Runs the queue; requests `batch` .. `batch + measured` of it are the measured ones.
+    """Runs the queue, `batch` requests at a time at most; those at `measured` of it are the measured ones.
 
-    The ones before warm the slots, the ones after keep them full until the last measured request has ended.
+    The ones before warm the slots, the ones after keep the load up until the last measured request has ended. arrivals:
+    when each comes, in seconds, for the open loop; None keeps all slots full.
     """
     requests = [
-        Request(
-            id=r.id, name=r.name, workload=r.workload, prompt_ids=list(r.prompt_ids), sampling=r.sampling,
-            canonical=None if texts is None else list(texts[i]), trace=r.trace,
-        )
+        replace(r, prompt_ids=list(r.prompt_ids), canonical=None if texts is None else list(texts[i]), output=[])
         for i, r in enumerate(queue)
-    ]  # fmt: skip
-    wanted = frozenset(r.id for r in requests[batch : batch + measured])
+    ]
+    wanted = frozenset(requests[i].id for i in measured)
     engine = engines.make(arm, config, table, requests, batch)
+    came = None
     with uncollected():
-        run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+        if arrivals is None:
+            run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+        else:
+            came = run_open_loop(engine, requests, arrivals, concurrency=batch, until=wanted)
     engine.close()
+    return tables_of(engine, requests, wanted, config.rule, came)
+
+
+def tables_of(
+    engine: Loop, requests: Sequence[Request], wanted: frozenset[int], rule: str, came: Sequence[float] | None
+) -> dict[str, pd.DataFrame]:
+    """The records as tables. came: when each request came by the schedule; None: when it took its slot."""
     by_id = {r.id: r for r in requests}
     recorded = engine.rounds
+    steps = records_frame(engine.steps, StepRecord)
     rounds = records_frame(recorded, RoundRecord)
-    rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in recorded]
+    rounds["ceiling"] = [later_ceiling(r, by_id[r.request], rule) for r in recorded]
     rounds["name"] = [prompt_of(by_id[i]) for i in rounds["request"]]
     rounds["measured"] = rounds["request"].isin(wanted)
     done = records_frame(engine.finished, RequestRecord)
     done["name"] = [prompt_of(by_id[i]) for i in done["request"]]
     done["measured"] = done["request"].isin(wanted)
     done["repetition"] = [repetition(by_id[i].output) for i in done["request"]]
-    return {"steps": records_frame(engine.steps, StepRecord), "rounds": rounds, "requests": done}
+    schedule = {} if came is None else {r.id: at for r, at in zip(requests, came, strict=True)}
+    done["arrived"] = [schedule.get(i, at) for i, at in zip(done["request"], done["admitted"], strict=True)]
+    return {"steps": steps, "rounds": rounds, "requests": with_latencies(done, rounds, steps)}
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
 from dsbench.intervals import Held, Interval, quantile_of, ratio_of_sums
+from dsbench.latency import SPEEDS, latencies, percentiles, user_speeds
+from dsbench.open_loop import open_flags, open_rates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +38,13 @@ Rate = dict[str, Any] | None
 
 
 def cell_summary(
-    steps: pd.DataFrame, rounds: pd.DataFrame, requests: pd.DataFrame, *, batch: int, block: int, seed: int = 0
-) -> dict[str, Any]:
-    """All numbers of a cell at fixed concurrency `batch` with block size `block`, ready for JSON; seconds and tokens/s.
+    steps: pd.DataFrame, rounds: pd.DataFrame, requests: pd.DataFrame, *, batch: int, block: int, seed: int = 0,
+    open_loop: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """All numbers of a cell with block size `block`, ready for JSON; seconds and tokens/s.
 
-    Raises UsageError when no request was measured.
+    `batch` requests ran at a time: always, or, in an `open_loop` (whose own numbers are `open_rates`), at most. Raises
+    UsageError when no request was measured.
     """
     served, seen = measured(requests), measured(rounds)
     if served.empty:
@@ -54,9 +58,12 @@ def cell_summary(
         "rounds": len(seen),
         "repetition": repetition,
         **_request_rates(served, batch, seed),
+        **percentiles(served, seen, steps, seed=seed),
         **_round_rates(seen, block, seed),
-        **_step_numbers(_measured_steps(steps, seen), batch),
+        **_step_numbers(_measured_steps(steps, seen), None if open_loop else batch),
     }
+    body |= open_rates(served, steps) if open_loop else {}
+    body |= _user_speeds(served, body, batch)
     if served["workload"].nunique() > 1:
         body["workloads"] = by_workload(rounds, requests, block=block, seed=seed)
     return body | {"flags": _flags(body, batch)}
@@ -70,6 +77,8 @@ def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
         flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
     if body.get("fallback_steps"):
         flags.append(f"{body['fallback_steps']} of {body['steps']} steps {AFTER_A_FAILURE}: {body['fallback']}")
+    if full is None:
+        return flags + open_flags(body)
     return flags + ([f"only {full:.0%} of steps ran all {batch} requests"] if full < LEAST_FULL else [])
 
 
@@ -103,7 +112,7 @@ def held_slots(requests: pd.DataFrame) -> Held:
 
 
 def held_in(stored: StoredCell) -> Held:
-    """The same of a stored cell, read without pandas. Raises UsageError for a damaged table."""
+    """The same of a stored cell of the closed loop, read without pandas. Raises UsageError for a damaged table."""
     table = stored.columns("requests", (*HELD_COLUMNS[:-1], "measured"))
     kept = table.pop("measured").astype(bool)
     return _held({column: values[kept] for column, values in table.items()})
@@ -137,16 +146,21 @@ def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any
     after_first = (served["finished"] - served["first_token"]).to_numpy(np.float64)
     sums = _per_prompt(served, {"later": tokens - 1, "after": after_first})
     written, held = held_slots(served).means()
-    waits = (served["first_token"] - served["admitted"]).to_numpy(np.float64)
-    ttft = served.assign(wait=waits).groupby("name", sort=True)["wait"].mean().to_numpy(np.float64)
     moving = sums[sums["after"] > 0]
     speeds = (moving["later"] / moving["after"]).to_numpy(np.float64)
     return {
         "throughput": _rate(ratio_of_sums(written, held, scale=batch, seed=seed)),
         "user_speed": _rate(ratio_of_sums(sums["later"], sums["after"], seed=seed)),
         "user_speed_p10": _rate(quantile_of(speeds, 0.1, seed=seed)),
-        "ttft_p50": _rate(quantile_of(ttft, 0.5, seed=seed)),
     }
+
+
+def _user_speeds(served: pd.DataFrame, body: Mapping[str, Any], batch: int) -> dict[str, float | None]:
+    """The definitions of other tools, beside `user_speed`; None where none can be said."""
+    rate, tokens = body["throughput"], served["output_tokens"].to_numpy(np.float64)
+    whole = float("nan") if rate is None else rate["value"]
+    found = user_speeds(tokens, latencies(served), throughput=whole, concurrency=batch)
+    return {name: found[name] if np.isfinite(found[name]) else None for name in SPEEDS[1:]}
 
 
 def _round_rates(seen: pd.DataFrame, block: int, seed: int) -> dict[str, Any]:
@@ -215,10 +229,11 @@ def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     return table.merge(seen[["rep", "step"]].drop_duplicates(), on=["rep", "step"], how="inner")
 
 
-def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
-    """Numbers of the steps that ran all `batch` requests; `full_steps` is their share."""
-    full = steps[steps["requests"] == batch]
-    body: dict[str, Any] = {"steps": len(steps), "full_steps": len(full) / len(steps) if len(steps) else 0.0}
+def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
+    """Numbers of the steps that ran all `batch` requests, whose share is `full_steps`; None: of all with a request."""
+    full = steps[steps["requests"] == batch] if batch is not None else steps[steps["requests"] > 0]
+    share = (len(full) / len(steps) if len(steps) else 0.0) if batch is not None else None
+    body: dict[str, Any] = {"steps": len(steps), "full_steps": share}
     body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))
     if full.empty:
         return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
@@ -234,7 +249,7 @@ def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
         "missed_steps": int((full["misses"] > 0).sum()),
         "compiled_steps": int((full["compiles"] > 0).sum()),
         "predicted_error": _predicted_error(full),
-        "drift": _drift(full),
+        "drift": _drift(full) if batch is not None else None,
     }
 
 

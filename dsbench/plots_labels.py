@@ -24,7 +24,19 @@ MIX = "mix:"
 
 
 def finished_cells(store: RunStore) -> list[StoredCell]:
-    """The run's cells. Raises UsageError when there is none."""
+    """The run's cells at fixed concurrency. Raises UsageError when there is none."""
+    every = all_cells(store)
+    cells = [stored for stored in every if not stored.cell.arrivals]
+    if not cells:
+        raise UsageError(
+            f"no data: {store.folder} holds cells of the open loop alone",
+            hint="`dsbench show` and `dsbench slo` read them",
+        )
+    return cells
+
+
+def all_cells(store: RunStore) -> list[StoredCell]:
+    """The run's cells of both loops. Raises UsageError when there is none."""
     cells = store.cells()
     if not cells:
         raise UsageError(f"no data: {store.folder} holds no finished cell", hint="let the sweep finish one cell first")
@@ -32,11 +44,15 @@ def finished_cells(store: RunStore) -> list[StoredCell]:
 
 
 def setting_text(cell: Cell) -> str:
-    """Acceptance rule, sampling and text of a cell, in words."""
+    """Acceptance rule, sampling, text and traffic of a cell, in words."""
     parts = [cell.accept, f"T={cell.temperature:g}"]
     parts += [f"top-k {cell.top_k}"] if cell.top_k else []
     parts += [f"top-p {cell.top_p:g}"] if cell.top_p < 1 else []
-    return ", ".join([*parts, f"{cell.text} text", f"at most {cell.max_tokens} tokens", f"seed {cell.seed}"])
+    parts += [f"{cell.text} text", f"at most {cell.max_tokens} tokens", f"seed {cell.seed}"]
+    parts += [f"prompts of {cell.prompt_lengths}"] if cell.prompt_lengths else []
+    parts += [f"answers of {cell.output_lengths}"] if cell.output_lengths else []
+    parts += [f"{cell.arrivals} arrivals"] if cell.arrivals else []
+    return ", ".join(parts + ([f"{cell.rate:.4g} a second"] if cell.rate else []))
 
 
 def by_setting(cells: Iterable[StoredCell]) -> dict[str, list[StoredCell]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from dsbench.acceptance import Acceptance
 from dsbench.intervals import Interval
 from dsbench.profiles.calibration_report import CalibrationReport, Row
 from dsbench.profiles.fit import FitReport
+from dsbench.traffic import measured_of
 
 if TYPE_CHECKING:
     from dsbench.sweep import SweepPlan
@@ -112,10 +114,12 @@ def print_plan(plan: SweepPlan, sources: Mapping[str, str]) -> None:
     """Cells and where each setting came from."""
     tokens = 0
     for workload in plan.workloads:
-        for batch in plan.batches:
-            measured = max(plan.config.requests, batch)
-            tokens += (batch + measured + batch // 2) * plan.config.max_tokens * len(plan.arms) * plan.config.repeats
-            print(f"{workload.name:<28} batch {batch:<4} {', '.join(a.name for a in plan.arms)}  ({measured} measured)")
+        for batch, load in itertools.product(plan.batches, plan.traffic.loads):
+            measured, size = measured_of(load, batch, plan.config.requests)
+            tokens += size * plan.config.max_tokens * len(plan.arms) * plan.config.repeats
+            place = f"batch {batch:<4}" + (f" {load.name} {load.rate:.4g}/s " if load else "")
+            arms = ", ".join(arm.name for arm in plan.arms)
+            print(f"{workload.name:<28} {place} {arms}  ({len(measured)} measured)")
     print(f"{plan.passes} passes, at most {tokens:,} tokens; at 100 tokens/s that is {tokens / 6000:.0f} minutes")
     for name, source in sources.items():
         if source != "default":

@@ -43,6 +43,12 @@ class RunConfig:
     seed: int = 0
     max_tokens: int = 64
     requests: int = 16  # measured requests a cell, at least; a cell takes no fewer than its batch size
+    request_rate: str = ""  # requests a second of the open loop, `closed` among them; "" = closed, or the file's own
+    burstiness: str = ""  # of the intervals: "" or 1 Poisson, below 1 in bursts, inf a steady beat
+    arrivals: str = ""  # a file of recorded arrivals
+    input_len: str = ""  # prompt lengths; "" = as the prompts are, or as recorded with the arrivals
+    output_len: str = ""  # answer lengths, max_tokens at most
+    slo: str = ""  # e.g. ttft:200ms,tpot:20ms: what show and summary.csv count goodput against
     repeats: int = 2
     cost: str = ""  # a cost table; "" = this machine's, measured if there is none
     calibration: str = ""  # a calibration file; "" = the drafter's own

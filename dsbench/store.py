@@ -49,6 +49,10 @@ class Cell:
     cost: str  # digest of the cost table, "" for an arm that plans without one
     calibration: str = ""  # digest of the calibrations, "" for an arm that does not look at confidences
     acceptance: str = ""  # in words: which recorded acceptance is replayed; "" where it is the run's own
+    arrivals: str = ""  # the arrival process of an open loop, of `batch` requests at a time at most; "": closed loop
+    rate: float = 0.0  # its requests a second
+    prompt_lengths: str = ""  # the law of lengths, "" for the prompts' own
+    output_lengths: str = ""
 
     def key(self, contract: Mapping[str, str], sources: str) -> str:
         """The cell's folder name: a hash of its parameters, the contract and the measured packages' sources."""

@@ -17,9 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from dsbench.intervals import BAND, Held, Interval, halves, paired_ratio, verdict
+from dsbench.latency import PERCENTILES, SPEEDS
+from dsbench.latency_table import latency_table, slo_of
 from dsbench.memory_table import memory_table
 from dsbench.metrics import held_in
 from dsbench.plots_labels import (
+    all_cells,
     arm_names,
     arm_rank,
     by_setting,
@@ -29,6 +32,7 @@ from dsbench.plots_labels import (
     loud_label,
     workload_text,
 )
+from dsbench.slo import goodput_of
 from dsbench.store import RunStore, StoredCell, write_atomically
 
 if TYPE_CHECKING:
@@ -50,12 +54,13 @@ HEADS = (
 LEAST_SEEN = 0.8  # a ceiling seen in fewer rounds than this is not shown: what is seen is not a fair sample
 RATES = (
     "tau", "accepted", "window", "ceiling", "utilisation", "acceptance_of_drafted", "acceptance_of_scheduled",
-    "flips_per_1000", "throughput", "user_speed", "user_speed_p10", "ttft_p50",
+    "flips_per_1000", "throughput", "user_speed", "user_speed_p10", *PERCENTILES,
 )  # fmt: skip
 SCALARS = (
     "requests", "prompts", "repeats", "output_tokens", "rounds", "repetition", "ceiling_seen", "steps", "full_steps",
     "rows_per_step", "padding_share", "extrapolated_share", "missed_steps", "compiled_steps",
     "fallback_steps",
+    "offered_rate", "served_rate", "queue_wait", *SPEEDS[1:],
 )  # fmt: skip
 
 
@@ -77,15 +82,19 @@ def summary_frame(store: RunStore, *, band: float = BAND, seed: int = 0) -> pd.D
     """
     import pandas as pd
 
-    cells = finished_cells(store)
-    names, found = arm_names(cells), compare_arms(cells, band=band, seed=seed)
-    memory = (store.read_run().get("memory") or {}).get("peak")
+    cells, run = all_cells(store), store.read_run()
+    closed = [stored for stored in cells if not stored.cell.arrivals]
+    names, found = arm_names(cells), compare_arms(closed, band=band, seed=seed)
+    memory, slo = (run.get("memory") or {}).get("peak"), slo_of(run)
     rows = []
     for stored in cells:
         row: dict[str, Any] = {"arm": names[stored.folder], **asdict(stored.cell), "flags": "; ".join(stored.flags)}
         row |= _numbers(stored.summary) | {"memory": memory}
+        if slo is not None:
+            good = goodput_of(stored, slo)
+            row |= {"slo": str(slo)} | {key: rate and rate["value"] for key, rate in good.items()}
         for base in BASES:
-            row |= _versus_columns(base, found[stored.folder].get(base))
+            row |= _versus_columns(base, found.get(stored.folder, {}).get(base))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -255,7 +264,9 @@ def print_summary(folder: Path) -> None:
     if not console.is_terminal:
         console = Console(width=118)
     store = RunStore(folder)
-    console.print(summary_table(store))
+    if any(not stored.cell.arrivals for stored in all_cells(store)):
+        console.print(summary_table(store))
+    console.print(latency_table(store))
     memory = store.read_run().get("memory")
     if memory:
         console.print(memory_table(memory))

@@ -1,12 +1,14 @@
-"""`sweep`: arms x batch sizes x workloads, interleaved in random order, stored repeat by repeat, resumable."""
+"""`sweep`: arms x batch sizes x loads x workloads, interleaved in random order, stored repeat by repeat, resumable."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from dsbench.settings import RunConfig
 from dsbench.store import Cell, RunStore, StoredCell
 from dsbench.texts import build_queue, pinned_texts
 from dsbench.trace import Trace
+from dsbench.traffic import Traffic, measured_of, plan_traffic
+from dsbench.workloads.arrivals import Arrivals
 from dsbench.workloads.workload import Workload, load_workload
 
 CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
@@ -44,20 +48,24 @@ class SweepPlan:
     workloads: tuple[Workload, ...]
     engine: EngineConfig
     pinned: bool
+    traffic: Traffic
     trace: Trace | None = None  # whose acceptance is replayed
 
     def cell(
-        self, arm: Arm, batch: int, workload: Workload, table: CostTable | None, calibrations: CalibrationSet | None
-    ) -> Cell:
-        config = self.config
+        self, arm: Arm, batch: int, load: Arrivals | None, workload: Workload, table: CostTable | None,
+        calibrations: CalibrationSet | None,
+    ) -> Cell:  # fmt: skip
+        config, (prompts, outputs) = self.config, self.traffic.lengths
         return Cell(
             mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept=config.accept,
             temperature=config.temperature, draft=config.draft,
             top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
-            max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=self.engine.lag,
+            max_tokens=config.max_tokens, lag=self.engine.lag,
+            measured=len(measured_of(load, batch, config.requests)[0]),
             cost=digest_of(table) if arm.planned else "",
             calibration=digest_of(calibrations) if arm.policy not in ("full", "fixed") else "",
-            acceptance=self.acceptance,
+            acceptance=self.acceptance, arrivals=load.name if load else "", rate=load.rate if load else 0.0,
+            prompt_lengths=prompts, output_lengths=outputs,
         )  # fmt: skip
 
     @property
@@ -66,7 +74,8 @@ class SweepPlan:
 
     @property
     def passes(self) -> int:
-        return len(self.arms) * len(self.batches) * len(self.workloads) * self.config.repeats
+        points = len(self.batches) * len(self.traffic.loads) * len(self.workloads)
+        return len(self.arms) * points * self.config.repeats
 
 
 def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
@@ -92,8 +101,9 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     if twice:
         raise UsageError(f"two workloads are named {twice[0]}", hint="rename one of the files")
     return SweepPlan(
-        config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned, trace=trace
-    )
+        config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned, trace=trace,
+        traffic=plan_traffic(config),
+    )  # fmt: skip
 
 
 def run_sweep(
@@ -101,16 +111,18 @@ def run_sweep(
     notice: Callable[[str], None],
 ) -> list[StoredCell]:  # fmt: skip
     """Runs what is missing of the plan and returns all its cells."""
+    plan.traffic.check_prompts(deployment.target.model.shape.context - plan.config.max_tokens)
     body = run_body(plan, deployment, table, sources)
     if store.exists:
         _go_on_with(store.read_run(), body, f"the run in {store.folder}")
     store.write_run(body)
     counts = f"{len(plan.arms)} arms, {len(plan.batches)} batch sizes, {len(plan.workloads)} workloads"
+    counts += f", {len(plan.traffic.loads)} loads" if len(plan.traffic.loads) > 1 else ""
     notice(f"{plan.passes} passes: {counts}")
     engines = Engines(deployment, requests=max(plan.batches))
     for workload in plan.workloads:
-        for batch in plan.batches:
-            _run_point(plan, engines, table, store, workload, batch, notice)
+        for batch, load in itertools.product(plan.batches, plan.traffic.loads):
+            _run_point(plan, engines, table, store, workload, batch, load, notice)
             if engines.models:  # something ran
                 store.write_run(body | {"memory": ledger(engines)})
     return store.cells()
@@ -130,11 +142,11 @@ def _go_on_with(recorded: dict[str, Any], body: dict[str, Any], what: str) -> No
 
 def _run_point(
     plan: SweepPlan, engines: Engines, table: CostTable | None, store: RunStore, workload: Workload, batch: int,
-    notice: Callable[[str], None],
+    load: Arrivals | None, notice: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """All arms of one (workload, batch), repeats interleaved in random order."""
+    """All arms of one (workload, batch, load), repeats interleaved in random order."""
     deployment, code = engines.deployment, sources_digest()
-    cells = [(arm, plan.cell(arm, batch, workload, table, deployment.calibrations)) for arm in plan.arms]
+    cells = [(arm, plan.cell(arm, batch, load, workload, table, deployment.calibrations)) for arm in plan.arms]
     keys = {cell.mode: cell.key(deployment.contract_of(arm), code) for arm, cell in cells}
     todo = [
         (arm, cell, number)
@@ -142,27 +154,30 @@ def _run_point(
         for arm, cell in _shuffled(cells, f"{plan.config.seed} {workload.name} {batch} {number}")
         if number >= store.repeats(keys[cell.mode])
     ]
-    measured = max(plan.config.requests, batch)
+    measured, size = measured_of(load, batch, plan.config.requests)
 
     def finish(arm: Arm, cell: Cell) -> None:
         """Writes the cell, once all its repeats are there."""
         folder = store.cell_folder(keys[cell.mode])
         stored = StoredCell(folder=folder, cell=cell, status="done", summary={}, flags=[])
         tables = (stored.table(name) for name in ("steps", "rounds", "requests"))
-        summary = cell_summary(*tables, batch=batch, block=deployment.drafter_of(arm).block)
+        block = deployment.drafter_of(arm).block
+        summary = cell_summary(*tables, batch=batch, block=block, open_loop=load is not None)
         store.write_cell(keys[cell.mode], cell, summary, summary.get("flags", []), code=code)
 
     for arm, cell in cells:
         if cell.mode not in [c.mode for _, c, _ in todo]:
             finish(arm, cell)
     if todo:
-        queue, texts = _queue(plan, engines, store, workload, 2 * batch + measured + batch // 2, notice)
+        queue, texts = _queue(plan, engines, store, workload, size, notice)
         for arm, cell, number in todo:
-            tables = run_repeat(engines, arm, plan.engine, table, queue, batch, measured, texts)
+            come = None if load is None else load.seconds(size, f"{plan.config.seed} {number}")
+            tables = run_repeat(engines, arm, plan.engine, table, queue, batch, measured, texts, come)
             store.write_repeat(keys[cell.mode], tables)
             steps = tables["steps"]
             pace = steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9)
-            notice(f"{workload.name:>10}  batch {batch:<3} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
+            place = f"batch {batch:<3}" + (f" {load.rate:.4g}/s" if load else "")
+            notice(f"{workload.name:>10}  {place} {arm.name:<12} repeat {number + 1}: {pace:7.1f} tokens/s")
             failed, what = fallbacks(steps)
             if failed:
                 notice(f"{failed} of {len(steps)} steps {AFTER_A_FAILURE}: {what}")
@@ -174,12 +189,13 @@ def _queue(
     plan: SweepPlan, engines: Engines, store: RunStore, workload: Workload, size: int, notice: Callable[[str], None]
 ) -> tuple[list[Request], list[list[int]] | None]:  # fmt: skip
     """The requests of a point, and their texts where they are pinned."""
+    longest = engines.deployment.target.model.shape.context - plan.config.max_tokens
+    build = build_queue if plan.trace is None else partial(replay_queue, plan.trace)
+    queue = plan.traffic.shaped(build(workload, plan.config, engines.deployment, size), plan.config.seed, longest)
     if plan.trace is not None:
-        queue = replay_queue(plan.trace, workload, plan.config, engines.deployment, size)
         return queue, [r.canonical or [] for r in queue]
-    queue = build_queue(workload, plan.config, engines.deployment, size)
-    folder = store.folder / "texts"
-    return queue, pinned_texts(folder, workload, queue, plan.config, engines, notice) if plan.pinned else None
+    folder, lengths = store.folder / "texts", plan.traffic.lengths
+    return queue, pinned_texts(folder, workload, queue, plan.config, engines, notice, lengths) if plan.pinned else None
 
 
 def _shuffled(items: list[Any], seed: str) -> list[Any]:

@@ -55,21 +55,22 @@ def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, s
     return queue
 
 
-def text_key(workload: Workload, config: RunConfig, deployment: Deployment) -> str:
-    """Hash of what the canonical text depends on: target, dtype, numerics, prompts, seed, sampling."""
+def text_key(workload: Workload, config: RunConfig, deployment: Deployment, lengths: Sequence[str] = ()) -> str:
+    """Hash of what the canonical text depends on: target, dtype, numerics, prompts, seed, sampling, lengths."""
     facts = [
         *(deployment.contract[name] for name in ("target", "dtype", "numerics", "device")), workload.digest,
         workload.name, config.seed, config.temperature, config.top_k, config.top_p, config.max_tokens,
+        *(lengths if any(lengths) else ()),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def pinned_texts(
     folder: Path, workload: Workload, queue: Sequence[Request], config: RunConfig, engines: Engines,
-    notice: Callable[[str], None],
+    notice: Callable[[str], None], lengths: Sequence[str] = (),
 ) -> list[list[int]]:  # fmt: skip
     """Canonical output tokens of each request of the queue, read from the run's folder and recorded where absent."""
-    path = folder / f"{text_key(workload, config, engines.deployment)}.parquet"
+    path = folder / f"{text_key(workload, config, engines.deployment, lengths)}.parquet"
     kept: dict[str, list[int]] = {}
     if path.exists():
         frame = pd.read_parquet(path)

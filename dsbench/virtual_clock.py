@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.budget import DEPTHS, Array, Budgets
+from dsbench.runtime.budget import DEPTHS, Budgets
+from dsbench.runtime.objective import Array
 from dsbench.trace import TraceRow
 
 

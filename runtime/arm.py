@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from dsbench.errors import UsageError
 
@@ -25,6 +26,7 @@ class Arm:
     commit: str
     fixed: int | None = None  # window of the fixed policy
     threshold: float = 0.0  # of the threshold policy; none passes above 1
+    weight: float = 1.0  # of throughput in what argmax maximises; the rest is per-user speed
 
     def depth(self, block: int) -> int:
         """Draft tokens to make a round."""
@@ -61,11 +63,13 @@ def parse_arm(mode: str) -> Arm:
     if name in ("compact", "cap-accept"):
         commit = "all" if name == "compact" else "window"
         policy, _, value = (detail or "argmax").partition("=")
+        packed = Arm(name=mode, drafter="dspark", policy=policy, layout="packed", commit=commit)
         if policy in PLANNED and (policy == "threshold") == bool(value):
-            return Arm(
-                name=mode, drafter="dspark", policy=policy, layout="packed", commit=commit,
-                threshold=_threshold(mode, value) if value else 0.0,
-            )  # fmt: skip
+            return replace(packed, threshold=_threshold(mode, value) if value else 0.0)
+        if detail == "latency":
+            return replace(packed, policy="argmax", weight=0.0)
+        if policy == "utility" and value:
+            return replace(packed, policy="argmax", weight=_weight(mode, value))
     if name == "mtp":
         if not detail:
             raise UsageError(f"mode {mode!r} lacks its number of steps", hint="e.g. mtp:1 or mtp:3")
@@ -73,8 +77,8 @@ def parse_arm(mode: str) -> Arm:
         return Arm(name=mode, drafter="mtp", policy="fixed", layout="rectangular", commit="all", fixed=fixed)
     raise UsageError(
         f"unknown mode {mode!r}",
-        hint="none, static, static:K, mtp:K, no-trim, compact[:free|:early-stop|:threshold=P|:oracle] and the same"
-        " after cap-accept",
+        hint="none, static, static:K, mtp:K, no-trim, compact[:free|:latency|:utility=W|:early-stop|:threshold=P|"
+        ":oracle] and the same after cap-accept",
     )
 
 
@@ -87,10 +91,23 @@ def _window(mode: str, detail: str) -> int:
 
 
 def _threshold(mode: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
+    number = _number(value)
     if not 0 < number < 1:
         raise UsageError(f"mode {mode!r}: the threshold must lie between 0 and 1")
     return number
+
+
+def _weight(mode: str, value: str) -> float:
+    number = _number(value)
+    if not 0 <= number <= 1:
+        raise UsageError(
+            f"mode {mode!r}: the weight of throughput must lie in 0..1", hint="1 is compact, 0 is compact:latency"
+        )
+    return number
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan

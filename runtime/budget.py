@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dsbench.profiles.cost import CostTable
+from dsbench.runtime.objective import Array, Outlook, best_of, bounded, outlook
 
-Array = np.ndarray[Any, np.dtype[Any]]
 DEPTHS = (1, 2, 3, 5)  # of a shallower draft; the block itself beside them
 
 
@@ -28,33 +27,13 @@ class TierChoice:
     reason: str
 
 
-def bounded(survival: Array, limits: Array) -> Array:
-    """Survival with what may not be verified (past the request's limit) at -1, so that it sorts last."""
-    column = np.arange(survival.shape[1])
-    return np.where(column < limits[:, None], survival, -1.0)
-
-
-def want_tier(survival: Array, limits: Array, table: CostTable, context: int) -> TierChoice:
-    """The M that maximises (R + sum of the M - R best survivals) / step seconds, over all candidates.
-
-    A global argmax: cost is a staircase, so the objective is not unimodal. survival [R, G], limits [R] drafts allowed.
-    """
+def want_tier(survival: Array, limits: Array, table: CostTable, context: int, weight: float = 1.0) -> TierChoice:
+    """The M that is `best_of` all candidates. survival [R, G], limits [R] drafts allowed."""
     requests, block = survival.shape
     rows = table.candidates(requests, block)
     seconds = table.verify_curve(requests, rows, context) + table.draft_seconds(requests, context)
-    best, _ = best_rows(survival, limits, rows, seconds)
+    best = best_of(outlook(survival, limits, rows, weight), seconds, weight)
     return TierChoice(rows=int(rows[best]), seconds=float(seconds[best]), reason="argmax")
-
-
-def best_rows(survival: Array, limits: Array, rows: Array, seconds: Array) -> tuple[int, float]:
-    """Index of the row total [m] with the most expected tokens a second, and that rate; seconds [m] of whole steps."""
-    requests = len(limits)
-    ranked = np.sort(bounded(survival, limits), axis=None)[::-1]
-    ranked = ranked[ranked >= 0]
-    gain = np.concatenate([[0.0], np.cumsum(ranked)])
-    rate = (requests + gain[np.minimum(rows - requests, len(ranked))]) / seconds
-    best = int(np.argmax(rate))
-    return best, float(rate[best])
 
 
 def agree(choices: Sequence[TierChoice]) -> TierChoice:
@@ -94,29 +73,25 @@ class Choice:
 
 
 class Budgets:
-    """The argmax over depths and row totals of (R + expected accepted drafts) / step seconds.
+    """The best of all depths and row totals, by the objective with `weight` (`best_of`).
 
     depths ascending; a depth below the block counts only where the table knows what a slot costs.
     """
 
-    def __init__(self, table: CostTable, block: int, depths: Sequence[int]) -> None:
-        self.table, self.block = table, block
+    def __init__(self, table: CostTable, block: int, depths: Sequence[int], weight: float = 1.0) -> None:
+        self.table, self.block, self.weight = table, block, weight
         measured = table.slot_bias > 0 or table.slot.seconds[-1] > 0
         self.depths = tuple(d for d in depths if measured or d == block)
         self._priced: dict[int, Priced] = {}
 
     def choose(self, survival: Array, limits: Array, context: int) -> Choice:
         """survival [R, G] non-increasing along a request, limits [R] drafts allowed."""
-        requests = len(limits)
-        priced = self.priced(requests)
-        tokens, best = priced.per_token * context, -1.0
-        found = Choice(depth=self.depths[0], rows=requests, seconds=0.0)
-        for depth, draft in zip(self.depths, priced.draft, strict=True):
-            seconds = priced.verify + (tokens + draft)
-            at, rate = best_rows(survival[:, :depth], limits, priced.rows, seconds)
-            if rate > best:
-                best, found = rate, Choice(depth=depth, rows=int(priced.rows[at]), seconds=float(seconds[at]))
-        return found
+        priced, weight = self.priced(len(limits)), self.weight
+        found = [outlook(survival[:, :depth], limits, priced.rows, weight) for depth in self.depths]
+        seconds = np.concatenate([priced.verify + (priced.per_token * context + draft) for draft in priced.draft])
+        best = best_of(_joined(found), seconds, weight)
+        depth, at = divmod(best, len(priced.rows))
+        return Choice(depth=self.depths[depth], rows=int(priced.rows[at]), seconds=float(seconds[best]))
 
     def priced(self, requests: int) -> Priced:
         if requests not in self._priced:
@@ -127,3 +102,8 @@ class Budgets:
                 per_token=table.kappa + table.walk / requests + table.draft_kappa,
             )  # fmt: skip
         return self._priced[requests]
+
+
+def _joined(found: Sequence[Outlook]) -> Outlook:
+    waits = [one.waits for one in found if one.waits is not None]
+    return Outlook(np.concatenate([one.tokens for one in found]), np.concatenate(waits) if waits else None)

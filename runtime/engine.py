@@ -34,7 +34,7 @@ from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.script import script_of
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.timeline import Timeline, spanned
-from dsbench.runtime.timing import PhaseTimer
+from dsbench.runtime.timing import PhaseTimer, sleep_until
 
 
 class Engine:
@@ -137,6 +137,14 @@ class Engine:
             request.finish_reason = "cancelled"
             self._retire()
 
+    def now(self) -> float:
+        """Seconds since it was made."""
+        return self.timer.now()
+
+    def rest(self, until: float) -> None:
+        """Nobody is there: sleeps until that second, which lies in no step."""
+        sleep_until(self.timer.now, until)
+
     def _number_round(self) -> None:
         if self.timeline is not None:
             self.timeline.round = len(self.steps)
@@ -215,7 +223,7 @@ class Engine:
             step=len(self.steps), start=begin, requests=len(requests), budget=plan.budget, rows=done.rows,
             padding=done.tier - (plan.rows if self.arm.commit == "all" else done.rows), context=context, tier=done.tier,
             delivered=sum(delivered), misses=self.executor.misses, compiles=compiles,
-            seconds=self.timer.now() - begin, predicted_seconds=seconds, confidence_age=inputs.age,
+            seconds=(now := self.timer.now()) - begin, read=now, predicted_seconds=seconds, confidence_age=inputs.age,
             priors=inputs.priors, extrapolated=outside, flips=int(done.verdict.flips.sum()), **phases,
         )  # fmt: skip
         self.steps.append(record)

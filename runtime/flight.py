@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dsbench.kernels.judge import UNSEEN
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.budget import Array
+from dsbench.runtime.objective import Array
 from dsbench.runtime.prompts import Sitting
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.seats import COUNTS

@@ -21,10 +21,10 @@ import torch
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.budget import Array
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
 from dsbench.runtime.flight import Flight, Landed, copied, read
+from dsbench.runtime.objective import Array
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
@@ -33,7 +33,7 @@ from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steady import Steady
 from dsbench.runtime.steering import Steering
 from dsbench.runtime.timeline import Timeline, spanned
-from dsbench.runtime.timing import Stamp, between, passed, stamp
+from dsbench.runtime.timing import Stamp, between, passed, sleep_until, stamp
 
 
 class Overlapped:
@@ -109,6 +109,13 @@ class Overlapped:
             if sitting in self.prompts.waiting:
                 self.prompts.waiting.remove(sitting)
             self._leave(sitting)
+
+    def rest(self, until: float) -> None:
+        """Nobody is there: settles what is under way and sleeps until that second, which is no round's idle time."""
+        while self._flights:
+            self._settle(self._flights.popleft())
+        sleep_until(self._now, until)
+        self._done = stamp(self.device)
 
     def close(self) -> None:
         """Lets go of the requests still running, of their seats and pages."""
@@ -255,7 +262,7 @@ class Overlapped:
         predicted, outside = self.steering.predict(shape, self.block - flight.course.depth)
         useful = rows if self.arm.commit == "all" else len(seats) + granted
         record = StepRecord(
-            step=landed.step, start=self._now(), requests=len(seats), budget=granted, rows=rows,
+            step=landed.step, start=(now := self._now()), read=now, requests=len(seats), budget=granted, rows=rows,
             padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=sum(landed.put_out),
             misses=0, compiles=flight.compiles, seconds=between(self._done, done),
             draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
@@ -281,6 +288,10 @@ class Overlapped:
         request, sitting.left = sitting.request, True
         self.pool.release(request.id)
         self.finished.append(RequestRecord.of(request, sitting.admitted, sitting.first, self._now()))
+
+    def now(self) -> float:
+        """Seconds since it was made."""
+        return self._now()
 
     def _now(self) -> float:
         return time.perf_counter() - self._origin

@@ -18,9 +18,10 @@ from dsbench.errors import UsageError
 from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.cost import CostTable, StepShape
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.budget import Array, agree, early_stop, want_tier
+from dsbench.runtime.budget import agree, early_stop, want_tier
 from dsbench.runtime.confidence import ConfidenceRelay
 from dsbench.runtime.drafters.draft import Draft
+from dsbench.runtime.objective import Array
 from dsbench.runtime.request import Request
 
 
@@ -129,7 +130,7 @@ class Planner:
         survival = self._free_survival(requests, free)
         if self.arm.policy == "free":
             return torch.full((len(requests),), token_free(survival, limits, self.table, context)[1])
-        choice = want_tier(survival, limits, self.table, context)
+        choice = want_tier(survival, limits, self.table, context, self.arm.weight)
         return allocate(torch.from_numpy(survival), torch.from_numpy(limits), choice.rows - len(requests))
 
     def _free_survival(self, requests: Sequence[Request], free: Tensor) -> Array:
@@ -193,7 +194,7 @@ class Planner:
             budget, priors = token_free(self._free_survival(requests, draft.free), cap, self.table, context)[0], 0
         else:
             past, priors = (survival, 0) if self.lag == 0 else self.relay.recall(requests)
-            choice = agree([want_tier(past, cap, self.table, context)])
+            choice = agree([want_tier(past, cap, self.table, context, self.arm.weight)])
             budget = choice.rows - len(requests)
         return allocate(torch.from_numpy(survival).to(device), limits, budget), policy, priors
 

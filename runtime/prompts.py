@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsbench.runtime.budget import Array
+from dsbench.runtime.objective import Array
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.steady import PROMPTS, Steady
 

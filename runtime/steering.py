@@ -44,7 +44,7 @@ class Steering:
         self.budgets: Budgets | None = None
         if arm.policy == "argmax":
             assert planner.table is not None, "an arm that weighs cost has a table"
-            self.budgets = Budgets(planner.table, block, depths)
+            self.budgets = Budgets(planner.table, block, depths, arm.weight)
 
     def course(self, seated: Sequence[Sitting], step: int, context: int) -> Course:
         """Of the round `step`, over the seated requests with `context` tokens in all."""

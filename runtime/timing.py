@@ -43,6 +43,12 @@ class PhaseTimer:
         self.seconds[name] += time.perf_counter() - begin
 
 
+def sleep_until(now: Callable[[], float], until: float) -> None:
+    """Lets the cores go until the clock says `until`; it wakes up late rather than early."""
+    while (left := until - now()) > 0:
+        time.sleep(left)
+
+
 Stamp = Any  # a CUDA event, or seconds
 
 

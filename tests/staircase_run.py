@@ -93,7 +93,7 @@ def simulate(batch, window):
                 {"step": number, "start": now, "requests": batch, "budget": batch * window, "rows": rows,
                  "tier": tier_of(rows), "padding": tier_of(rows) - rows, "misses": 0, "compiles": 0, "context": 9,
                  "delivered": batch * (accepted + 1), "seconds": seconds, "predicted_seconds": np.nan,
-                 "confidence_age": 0, "priors": 0, "extrapolated": False, "flips": 0,
+                 "read": now + seconds, "confidence_age": 0, "priors": 0, "extrapolated": False, "flips": 0,
                  **{f"{name}_seconds": value for name, value in parts.items()}}
             )  # fmt: skip
             whole = MATCH[i % len(MATCH)]

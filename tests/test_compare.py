@@ -21,6 +21,7 @@ from dsbench import cli
 from dsbench.compare import compare
 from dsbench.explain import explain
 from dsbench.explain_terms import TERMS
+from dsbench.latency import SPEEDS
 from dsbench.metrics import held_in, held_slots
 from dsbench.store import RunStore
 from dsbench.summary import RATES
@@ -192,8 +193,10 @@ def test_noise_is_kept_for_this_machine_and_used(base, tmp_path):
 
 
 def test_every_number_of_the_table_is_explained():
-    for name in (*RATES, "padding_share", "vs_static", "acceptance by depth", "TPOT", "ITL", "E2E", "goodput",
-                 "zombie rows", "draft share", "noise band", "accepted length"):  # fmt: skip
+    names = """padding_share vs_static acceptance-by-depth TPOT ITL E2E goodput zombie-rows draft-share noise-band
+        accepted-length offered_rate served_rate queue_wait goodput_tokens burstiness utility p99 compact:latency
+        request-rate"""
+    for name in (*RATES, *SPEEDS, *names.split()):
         assert "[" in explain(name).splitlines()[0]
     assert all(term.unit and term.formula for term in TERMS.values())
 

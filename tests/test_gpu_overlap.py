@@ -10,7 +10,7 @@ from test_gpu_graphs import engine_of
 from test_overlap import finish, overlapped
 
 from dsbench.kernels.compiles import compile_count
-from dsbench.runtime.loop import run_closed_loop
+from dsbench.runtime.loop import run_closed_loop, run_open_loop
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,3 +56,16 @@ def test_a_thousand_requests_that_come_and_go_at_random_write_their_solo_texts(m
     """Here results are truly under way while seats and pages change hands."""
     other, rounds = tiny_churn(mode, 1000, device=CUDA)
     assert other <= rounds // 500, "a few drafts may turn on the last bits"
+
+
+@pytest.mark.parametrize("mode", ["static", "compact"])
+def test_a_pause_between_requests_is_no_rounds_time(mode):
+    wanted = make_requests(5, temperature=0.8, max_tokens=24)
+    run_closed_loop(engine_of("none", 5, 0), wanted, concurrency=5)
+    requests, engine = make_requests(5, temperature=0.8, max_tokens=24), overlapped(mode, 2, device=CUDA)
+    came = run_open_loop(engine, requests, [0, 0, 0, 3.0, 3.0], concurrency=2)
+    assert [r.output for r in requests] == [r.output for r in wanted]
+    assert all(r.admitted >= came[r.request] for r in engine.finished)
+    assert max(s.idle_seconds for s in engine.steps) < 1 and min(s.seconds for s in engine.steps) > 0
+    assert max(s.seconds for s in engine.steps) < 1
+    engine.close()

@@ -1,4 +1,4 @@
-"""Reproducible choices for the prompt generators: the same on every machine and every Python.
+"""Reproducible choices for prompts, arrivals and lengths: the same on every machine and every Python.
 
 Counter-based (BLAKE2b of a key and a counter), because the methods of `random.Random` may change between versions.
 Must not be used for sampling tokens.
@@ -37,6 +37,12 @@ class Dice:
         """`count` different positions of `items`, in random order."""
         left = list(items)
         return [left.pop(self.between(0, len(left) - 1)) for _ in range(count)]
+
+
+def uniform(key: str, number: int) -> float:
+    """In (0, 1), of 52 bits: a function of the key and the number alone."""
+    digest = hashlib.blake2b(f"{key}\0{number}".encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
 
 def shuffled(items: Iterable[T], key: Callable[[T], str], seed: int) -> list[T]:

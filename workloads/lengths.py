@@ -1,0 +1,140 @@
+"""How long prompts and answers are: a fixed length, a range, weighted choices, log-normal, or recorded ones.
+
+A request's lengths depend on its place in the queue and the seed alone, so they are the same in every arm, at every
+batch size and every load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Literal
+
+from dsbench.errors import UsageError
+from dsbench.runtime.request import Request
+from dsbench.workloads.dice import uniform
+from dsbench.workloads.recorded import FILES, MOST, read_recorded
+
+Part = Literal["prompt", "output"]
+GRAMMAR = "e.g. 128  64:512  64=3,512=1  lognormal:128:0.6  FILE.csv"
+LOGNORMAL = "lognormal:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """A law of lengths in tokens. `most`: none is longer; None where the law itself has no end.
+
+    kind "range": bounds[0]..bounds[1], all alike; "choice": `values` by `weights`; "lognormal": median bounds[0], sigma
+    of the log bounds[1]; "recorded": `values` in turn.
+    """
+
+    name: str
+    kind: Literal["range", "choice", "lognormal", "recorded"]
+    bounds: tuple[float, float] = (0.0, 0.0)
+    values: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    @property
+    def most(self) -> int | None:
+        if self.kind == "lognormal":
+            return None
+        return int(self.bounds[1]) if self.kind == "range" else max(self.values)
+
+    def of(self, number: int, seed: str) -> int:
+        """The length of request `number` of the queue, at least 1."""
+        if self.kind == "recorded":
+            return self.values[number % len(self.values)]
+        u = uniform(f"length\0{seed}", number)
+        if self.kind == "range":
+            low, high = self.bounds
+            return int(low + math.floor(u * (high - low + 1)))
+        if self.kind == "lognormal":
+            median, sigma = self.bounds
+            return max(1, round(median * math.exp(min(sigma * NormalDist().inv_cdf(u), 50.0))))
+        left = u * sum(self.weights)
+        for value, weight in zip(self.values, self.weights, strict=True):
+            left -= weight
+            if left < 0:
+                return value
+        return self.values[-1]
+
+
+def parse_lengths(text: str, part: Part) -> Lengths | None:
+    """The law that `text` names, None for "". `part` names the column of a file. UsageError for what is no law."""
+    text = text.strip()
+    if not text:
+        return None
+    if text.endswith(FILES):
+        path = Path(text).expanduser()
+        recorded = read_recorded(path)
+        values = recorded.prompt_tokens if part == "prompt" else recorded.output_tokens
+        if values is None:
+            raise UsageError(f"{path}: no {part} lengths in it", hint=f"it needs a column `{part}_tokens`")
+        return recorded_lengths(values, f"{recorded.name} ({recorded.digest})")
+    if text.startswith(LOGNORMAL):
+        median, _, sigma = text.removeprefix(LOGNORMAL).partition(":")
+        bounds = (float(_whole(median, text, part)), _positive(sigma, text, part))
+        return Lengths(name=text, kind="lognormal", bounds=bounds)
+    if "=" in text:
+        pairs = [piece.strip().partition("=") for piece in text.split(",")]
+        values = tuple(_whole(value, text, part) for value, _, _ in pairs)
+        weights = tuple(_positive(weight, text, part) for _, _, weight in pairs)
+        return Lengths(name=text, kind="choice", values=values, weights=weights)
+    low, colon, high = text.partition(":")
+    first = _whole(low, text, part)
+    last = _whole(high, text, part) if colon else first
+    if last < first:
+        raise UsageError(f"{part} length {text!r} runs backwards", hint=GRAMMAR)
+    return Lengths(name=text, kind="range", bounds=(float(first), float(last)))
+
+
+def recorded_lengths(values: Sequence[int], name: str) -> Lengths:
+    """These lengths, one request after the other, and again from the first."""
+    return Lengths(name=name, kind="recorded", values=tuple(values))
+
+
+def with_lengths(
+    queue: Sequence[Request], prompt: Lengths | None, output: Lengths | None, *, seed: str, longest: int
+) -> list[Request]:
+    """The queue with its prompts cut or filled up to their lengths, and answers that end at theirs at the latest.
+
+    A longer prompt gets the ends of those before it in the queue in front, as many tokens as it takes (over and over,
+    where they are too few); a shorter one keeps its end; none is longer than `longest`. An answer is never longer than
+    the request allowed before; one that ends by itself is shorter than its length.
+    """
+    before: list[int] = []
+    done = []
+    for request in queue:
+        ids, sampling = request.prompt_ids, request.sampling
+        if prompt is not None:
+            wanted = min(prompt.of(request.id, f"prompt\0{seed}"), longest)
+            filler = before + ids
+            while len(filler) < wanted:
+                filler = filler + filler
+            before = (before + ids)[-MOST:]
+            ids = filler[-wanted:]
+        if output is not None:
+            limit = min(output.of(request.id, f"output\0{seed}"), sampling.max_tokens)
+            sampling = replace(sampling, max_tokens=limit)
+        done.append(replace(request, prompt_ids=list(ids), sampling=sampling))
+    return done
+
+
+def _whole(text: str, whole: str, part: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(MOST)) or not 1 <= int(text) <= MOST:
+        raise UsageError(f"{part} length {whole!r}: {text!r} is no whole number in 1..{MOST}", hint=GRAMMAR)
+    return int(text)
+
+
+def _positive(text: str, whole: str, part: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{part} length {whole!r}: {text!r} is no number above 0", hint=GRAMMAR)
+    return value
