@@ -70,7 +70,7 @@ def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
         flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
     if body.get("fallback_steps"):
         flags.append(f"{body['fallback_steps']} of {body['steps']} steps {AFTER_A_FAILURE}: {body['fallback']}")
-    return flags + ([f"only {full:.0%} of steps ran all {batch} requests"] if full < LEAST_FULL else [])
+    return flags + ([f"only {full:.0%} of steps ran {batch} requests"] if full < LEAST_FULL else [])
 
 
 def by_workload(
@@ -216,8 +216,11 @@ def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
 
 
 def _step_numbers(steps: pd.DataFrame, batch: int) -> dict[str, Any]:
-    """Numbers of the steps that ran all `batch` requests; `full_steps` is their share."""
-    full = steps[steps["requests"] == batch]
+    """Numbers of the steps whose `batch` seats were all taken; `full_steps` is their share.
+
+    Where rounds overlap, a request that has ended holds its seat until that is known: the step is one of `batch`.
+    """
+    full = steps[steps["seats" if "seats" in steps else "requests"] == batch]
     body: dict[str, Any] = {"steps": len(steps), "full_steps": len(full) / len(steps) if len(steps) else 0.0}
     body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))
     if full.empty:

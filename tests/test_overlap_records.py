@@ -89,3 +89,17 @@ def test_a_request_cancelled_before_its_first_token_has_no_time_of_one():
     assert requests[2].finish_reason is None
     assert [r.request for r in engine.finished] == [0, 1] and not engine.running
     assert all(math.isnan(r.first_token) and r.admitted <= r.finished for r in engine.finished)
+
+
+def test_a_seat_that_an_ended_request_still_holds_is_told_apart_from_an_empty_one():
+    """A step whose seats are all taken is one of that batch size, whoever of them had ended; the last ones are not."""
+    engine = overlapped("static", 3, lag=4)
+    finish(engine, make_requests(12, max_tokens=9), 3)
+    for landed, step in zip(engine._landed, engine.steps, strict=True):
+        assert (
+            step.seats
+            == len(landed.flight.seated)
+            == step.requests + sum(i not in landed.seats for i in range(step.seats))
+        )
+    full = [s for s in engine.steps if s.seats == 3]
+    assert any(s.requests < 3 for s in full) and engine.steps[-1].seats < 3
