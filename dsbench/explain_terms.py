@@ -106,8 +106,8 @@ TERMS: dict[str, Term] = {
     ),
     "zombies": Term(
         unit="rows per step", also=("zombie rows",),
-        formula="rows, drafts included, of requests that had ended, unknown to the step when it was launched; their "
-        "tokens are dropped and are not in tau. In the steps table",
+        formula="rows, drafts included, of seats whose request had ended, unknown to the step when it was launched or "
+        "not yet replaced; their tokens are dropped and are not in tau. In the steps table",
     ),
     "fallback_steps": Term(
         unit="steps", also=("fallback",),

@@ -103,3 +103,24 @@ def test_a_seat_that_an_ended_request_still_holds_is_told_apart_from_an_empty_on
         )
     full = [s for s in engine.steps if s.seats == 3]
     assert any(s.requests < 3 for s in full) and engine.steps[-1].seats < 3
+
+
+def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
+    """Neither what its former request might still have written, nor the age of what was read of it."""
+    engine, requests = overlapped("compact", 4), make_requests(4, max_tokens=60)
+    engine.admit(requests)
+    for _ in range(6):
+        engine.step()
+    engine.cancel(requests[1])
+    engine.cancel(requests[3])
+    seen, choose = [], engine.steering.budgets.choose
+    engine.steering.budgets.choose = lambda *given: (seen.append(given), choose(*given))[1]
+    now, newest = 40, max(s.seen for s in engine.seated)
+    for sitting in engine.seated:
+        sitting.seen = newest - 30 * sitting.left
+    course = engine.steering.course(engine.seated, now, 100)
+    ((survival, limits, _),) = seen
+    assert survival.shape == (4, 4) and [bool(n) for n in limits] == [True, False, True, False]
+    assert course.age == now - newest and course.priors == 0
+    engine.seated[1].survival = None
+    assert engine.steering.course(engine.seated, now, 100).priors == 0
