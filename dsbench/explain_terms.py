@@ -176,8 +176,8 @@ TERMS: dict[str, Term] = {
     ),
     "zombies": Term(
         unit="rows per step", also=("zombie rows",),
-        formula="rows, drafts included, of requests that had ended, unknown to the step when it was launched; their "
-        "tokens are dropped and are not in tau. In the steps table",
+        formula="rows, drafts included, of seats whose request had ended, unknown to the step when it was launched or "
+        "not yet replaced; their tokens are dropped and are not in tau. In the steps table",
     ),
     "fallback_steps": Term(
         unit="steps", also=("fallback",),
@@ -199,11 +199,12 @@ TERMS: dict[str, Term] = {
     "step_seconds": Term(
         unit="s", also=("step_seconds_p50",),
         formula="the whole step; where rounds overlap, from the end of one round to the end of the next on the device. "
-        "p10, p50, p90 of the steps that ran all requests",
+        "p10, p50, p90 of the steps whose seats were all taken",
         others="SGLang's SPS profiler: one median of the host interval a shape",
     ),
     "full_steps": Term(
-        unit="share", formula="steps that ran all R requests / steps with a measured request",
+        unit="share", formula="steps whose R seats were all taken / steps with a measured request. Where rounds "
+        "overlap, a request that has ended holds its seat until that is read",
     ),
     "predicted_error": Term(
         unit="relative", formula="median of |predicted / measured step seconds - 1|; bias: of its signed form",

@@ -79,7 +79,7 @@ def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
         flags.append(f"{body['fallback_steps']} of {body['steps']} steps {AFTER_A_FAILURE}: {body['fallback']}")
     if full is None:
         return flags + open_flags(body)
-    return flags + ([f"only {full:.0%} of steps ran all {batch} requests"] if full < LEAST_FULL else [])
+    return flags + ([f"only {full:.0%} of steps ran {batch} requests"] if full < LEAST_FULL else [])
 
 
 def by_workload(
@@ -230,8 +230,12 @@ def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
 
 
 def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
-    """Numbers of the steps that ran all `batch` requests, whose share is `full_steps`; None: of all with a request."""
-    full = steps[steps["requests"] == batch] if batch is not None else steps[steps["requests"] > 0]
+    """Numbers of the steps whose `batch` seats were all taken; `full_steps` is their share. None: all with a request.
+
+    Where rounds overlap, a request that has ended holds its seat until that is known: the step is one of `batch`.
+    """
+    taken = steps["seats" if "seats" in steps and batch is not None else "requests"]
+    full = steps[taken == batch] if batch is not None else steps[taken > 0]
     share = (len(full) / len(steps) if len(steps) else 0.0) if batch is not None else None
     body: dict[str, Any] = {"steps": len(steps), "full_steps": share}
     body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))

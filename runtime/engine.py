@@ -224,7 +224,8 @@ class Engine:
             padding=done.tier - (plan.rows if self.arm.commit == "all" else done.rows), context=context, tier=done.tier,
             delivered=sum(delivered), misses=self.executor.misses, compiles=compiles,
             seconds=(now := self.timer.now()) - begin, read=now, predicted_seconds=seconds, confidence_age=inputs.age,
-            priors=inputs.priors, extrapolated=outside, flips=int(done.verdict.flips.sum()), **phases,
+            priors=inputs.priors, extrapolated=outside, flips=int(done.verdict.flips.sum()), seats=len(requests),
+            **phases,
         )  # fmt: skip
         self.steps.append(record)
         return record

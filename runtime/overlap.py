@@ -268,7 +268,7 @@ class Overlapped:
             draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
             verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0,
             predicted_seconds=predicted, confidence_age=flight.course.age, fallback=self.steering.failure,
-            priors=flight.course.priors, extrapolated=outside, zombies=zombies,
+            priors=flight.course.priors, extrapolated=outside, zombies=zombies, seats=len(flight.seated),
             flips=0 if self.seats.shape.scripted else flips,
             prefill_seconds=between(begun, sat), idle_seconds=between(self._done, begun) + between(sat, ready),
             host_seconds=flight.host,

@@ -38,7 +38,10 @@ class StepRecord:
     priors: int  # requests whose budget came from a prior
     extrapolated: bool  # the plan's shape lay outside the cost table's box
     flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed
-    zombies: int = 0  # rows, drafts included, of requests that had ended, unknown to the round
+    zombies: int = (
+        0  # rows, drafts included, of seats whose request had ended, unknown to the round or not yet replaced
+    )
+    seats: int = 0  # taken by requests: R, and those that had ended
     prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
     idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones

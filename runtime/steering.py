@@ -60,9 +60,10 @@ class Steering:
         prior = self.planner.relay.prior
         past = [prior(s.request.sampling) if s.survival is None else s.survival for s in seated]
         choice = budgets.choose(np.array(past), limits, context)
-        ages = [step - s.seen for s in seated if s.survival is not None]
+        here = [s for s in seated if not s.left]  # an empty seat may wait for a prompt
+        ages = [step - s.seen for s in here if s.survival is not None]
         return Course(
-            depth=choice.depth, budget=choice.rows - len(seated), priors=len(seated) - len(ages),
+            depth=choice.depth, budget=choice.rows - len(seated), priors=len(here) - len(ages),
             age=max(ages, default=0),
         )  # fmt: skip
 

@@ -119,6 +119,15 @@ def test_step_numbers_are_of_steps_with_a_measured_request(body):
     assert body["drift"] is None
 
 
+@pytest.mark.parametrize(("seats", "share"), [([2, 2], 1.0), ([2, 1], 0.5), (None, 0.5)])
+def test_a_seat_that_an_ended_request_holds_is_taken(seats, share):
+    """Without that column, as in runs before there was one, the requests alone count."""
+    steps = STEPS.iloc[1:3].assign(requests=[2, 1])
+    body = cell_summary(steps if seats is None else steps.assign(seats=seats), ROUNDS, REQUESTS, batch=2, block=4)
+    assert body["full_steps"] == share
+    assert any("of steps ran 2 requests" in flag for flag in body["flags"]) == (share < 1)
+
+
 def test_repeats_are_averaged_inside_a_prompt():
     twice = pd.DataFrame([request(1, 10, 0, 1, 2, rep=0), request(1, 10, 0, 1, 4, rep=1), request(2, 10, 0, 1, 9)])
     held = held_slots(twice)

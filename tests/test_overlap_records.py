@@ -89,3 +89,38 @@ def test_a_request_cancelled_before_its_first_token_has_no_time_of_one():
     assert requests[2].finish_reason is None
     assert [r.request for r in engine.finished] == [0, 1] and not engine.running
     assert all(math.isnan(r.first_token) and r.admitted <= r.finished for r in engine.finished)
+
+
+def test_a_seat_that_an_ended_request_still_holds_is_told_apart_from_an_empty_one():
+    """A step whose seats are all taken is one of that batch size, whoever of them had ended; the last ones are not."""
+    engine = overlapped("static", 3, lag=4)
+    finish(engine, make_requests(12, max_tokens=9), 3)
+    for landed, step in zip(engine._landed, engine.steps, strict=True):
+        assert (
+            step.seats
+            == len(landed.flight.seated)
+            == step.requests + sum(i not in landed.seats for i in range(step.seats))
+        )
+    full = [s for s in engine.steps if s.seats == 3]
+    assert any(s.requests < 3 for s in full) and engine.steps[-1].seats < 3
+
+
+def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
+    """Neither what its former request might still have written, nor the age of what was read of it."""
+    engine, requests = overlapped("compact", 4), make_requests(4, max_tokens=60)
+    engine.admit(requests)
+    for _ in range(6):
+        engine.step()
+    engine.cancel(requests[1])
+    engine.cancel(requests[3])
+    seen, choose = [], engine.steering.budgets.choose
+    engine.steering.budgets.choose = lambda *given: (seen.append(given), choose(*given))[1]
+    now, newest = 40, max(s.seen for s in engine.seated)
+    for sitting in engine.seated:
+        sitting.seen = newest - 30 * sitting.left
+    course = engine.steering.course(engine.seated, now, 100)
+    ((survival, limits, _),) = seen
+    assert survival.shape == (4, 4) and [bool(n) for n in limits] == [True, False, True, False]
+    assert course.age == now - newest and course.priors == 0
+    engine.seated[1].survival = None
+    assert engine.steering.course(engine.seated, now, 100).priors == 0
