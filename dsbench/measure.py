@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
 
 import pandas as pd
 
@@ -17,15 +19,19 @@ from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.store import records_frame
+from dsbench.warm_up import warm_up
+
+REFILLS = 2  # how often the slots are filled anew, at most, until their pace is flat
 
 
 def run_repeat(
     engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
     batch: int, measured: int, texts: Sequence[list[int]] | None,
-) -> dict[str, pd.DataFrame]:  # fmt: skip
-    """Runs the queue; requests `batch` .. `batch + measured` of it are the measured ones.
+) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:  # fmt: skip
+    """Runs the queue; requests `batch` .. `batch + measured` of it are the measured ones. Returns tables and `warm_up`.
 
-    The ones before warm the slots, the ones after keep them full until the last measured request has ended.
+    The ones before warm the slots, copies of them too while the pace is not flat; the ones after keep the slots full
+    until the last measured request has ended.
     """
     requests = [
         Request(
@@ -34,12 +40,18 @@ def run_repeat(
         )
         for i, r in enumerate(queue)
     ]  # fmt: skip
+    first = requests[:batch]
+    spare = [
+        replace(r, id=len(requests) + i, prompt_ids=list(r.prompt_ids), output=[])
+        for i, r in enumerate(first * REFILLS)
+    ]
     wanted = frozenset(r.id for r in requests[batch : batch + measured])
-    engine = engines.make(arm, config, table, requests, batch)
+    engine = engines.make(arm, config, table, requests + spare, batch)
+    warm = warm_up(engine, first + spare, batch)
     with uncollected():
-        run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+        run_closed_loop(engine, requests[batch:], concurrency=batch, until=wanted)
     engine.close()
-    by_id = {r.id: r for r in requests}
+    by_id = {r.id: r for r in requests + spare}
     recorded = engine.rounds
     rounds = records_frame(recorded, RoundRecord)
     rounds["ceiling"] = [later_ceiling(r, by_id[r.request], config.rule) for r in recorded]
@@ -49,7 +61,8 @@ def run_repeat(
     done["name"] = [prompt_of(by_id[i]) for i in done["request"]]
     done["measured"] = done["request"].isin(wanted)
     done["repetition"] = [repetition(by_id[i].output) for i in done["request"]]
-    return {"steps": records_frame(engine.steps, StepRecord), "rounds": rounds, "requests": done}
+    tables = {"steps": records_frame(engine.steps, StepRecord), "rounds": rounds, "requests": done}
+    return tables, {"warm_up": asdict(warm)}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from dsbench.profiles.calibration_report import CalibrationReport, Row
 from dsbench.profiles.fit import FitReport
 
 if TYPE_CHECKING:
+    from dsbench.estimate import Estimate
     from dsbench.sweep import SweepPlan
 
 KINDS = {
@@ -108,15 +109,26 @@ def bounds(value: Interval, form: str) -> str:
     return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
-def print_plan(plan: SweepPlan, sources: Mapping[str, str]) -> None:
-    """Cells and where each setting came from."""
+def print_plan(plan: SweepPlan, sources: Mapping[str, str], found: Estimate | None) -> None:
+    """Cells, how long they may take, and where each setting came from."""
     tokens = 0
     for workload in plan.workloads:
         for batch in plan.batches:
             measured = max(plan.config.requests, batch)
             tokens += (batch + measured + batch // 2) * plan.config.max_tokens * len(plan.arms) * plan.config.repeats
             print(f"{workload.name:<28} batch {batch:<4} {', '.join(a.name for a in plan.arms)}  ({measured} measured)")
-    print(f"{plan.passes} passes, at most {tokens:,} tokens; at 100 tokens/s that is {tokens / 6000:.0f} minutes")
+    print(f"{plan.passes} passes, at most {tokens:,} tokens; ", end="")
+    if found is None:
+        print(f"no cost table here to tell the time by; at 100 tokens/s that is {tokens / 6000:.0f} minutes")
+    else:
+        print(f"about {_span(found.seconds)}, prompts and loading not counted\n  by {found.basis}")
     for name, source in sources.items():
         if source != "default":
             print(f"  {name} = {getattr(plan.config, name)!r}  from {source}")
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("s", 1), ("min", 60)):
+        if seconds < 100 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 3600:.1f} h"

@@ -47,12 +47,18 @@ class RunConfig:
     cost: str = ""  # a cost table; "" = this machine's, measured if there is none
     calibration: str = ""  # a calibration file; "" = the drafter's own
     out: str = "runs/latest"
+    launcher: str = "local"  # ray: cells are spread over its workers, one device each
+    workers: int = 0  # of a launcher; 0 = as many as it has GPUs, or one
 
     def __post_init__(self) -> None:
         if self.numerics not in ("exact", "fast"):
             raise UsageError(f"unknown numerics {self.numerics!r}", hint="exact or fast")
         if self.executor not in ("", "overlap", "graphs", "eager"):
             raise UsageError(f"unknown executor {self.executor!r}", hint="overlap, graphs or eager")
+        if self.launcher not in ("local", "ray"):
+            raise UsageError(f"unknown launcher {self.launcher!r}", hint="local or ray")
+        if self.workers < 0 or (self.workers > 1 and self.launcher == "local"):
+            raise UsageError(f"workers must be >= 0, and 0 or 1 with the local launcher, got {self.workers}")
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):
