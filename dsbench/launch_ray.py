@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from dsbench.errors import DsbenchError, UsageError
+from dsbench.errors import DsbenchError, EnvironmentRefused, UsageError
 from dsbench.profiles.contract import check_contract
 from dsbench.sweep_run import Measured, Task
 
@@ -65,7 +65,10 @@ class RayStaff:
 
     def describe(self) -> Any:
         """What the first worker measures on."""
-        self._setting = self._setting or self._get(self._actors[0].describe.remote())
+        try:
+            self._setting = self._setting or self._get(self._actors[0].describe.remote())
+        except self.ray.exceptions.RayActorError:
+            raise EnvironmentRefused("the first worker died while it loaded", hint="see Ray's logs") from None
         return self._setting
 
     def gpus(self) -> int:
@@ -73,7 +76,7 @@ class RayStaff:
         return int(self.ray.cluster_resources().get("GPU", 0))
 
     def hire(self) -> int:
-        return self._idle.pop() if self._idle else self._new(self.describe().contract)
+        return self._idle.pop() if self._idle else self._new(self._setting.contract if self._setting else None)
 
     def start(self, worker: int, task: Task) -> None:
         self._running[self._actors[worker].repeat.remote(task)] = worker

@@ -1,9 +1,10 @@
 """A sweep of a known law on a virtual clock, through the same order, store and summary as a real one. Loads no torch.
 
-    python virtual_sweep.py kill FOLDER SEED KILLS
+    python virtual_sweep.py FOLDER SEED KILLS
 
 runs it once to its end in FOLDER/whole, then in FOLDER/killed over and over with a SIGKILL at a random moment, and at
-last to its end. FOLDER/sessions.json has, for each session, what was on disk before it and what it measured.
+last to its end. FOLDER/sessions.json has, for each session, what was on disk before it and what it measured. In
+FOLDER/full no file may grow beyond FULL bytes, as on a disk that is full; FOLDER/full.json has what came of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -26,7 +28,8 @@ from synthetic_run import BLOCK, make_cell, simulate
 from dsbench.launch import Here
 from dsbench.sweep_run import Measured, run_missing, writing
 
-MODES, BATCHES, WORKLOADS, REPEATS = ("none", "static", "compact"), (1, 4), ("math", "chat"), 2
+MODES, BATCHES, WORKLOADS, REPEATS = ("none", "static", "compact"), (1, 2, 4), ("math",), 2
+FULL = 12_000  # bytes: run.json and the steps of a repeat fit, its rounds do not
 CONTRACT = {"block": str(BLOCK), "threads": "2", "dtype": "float32", "device": "Virtual CPU"}
 
 
@@ -129,7 +132,22 @@ def kill_over_and_over(folder, seed, kills):
     (folder / "sessions.json").write_text(json.dumps(sessions))
 
 
+def run_on_a_full_disk(folder):
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
+        try:
+            run(folder / "full", Here(VirtualBench()))
+        except OSError as problem:
+            left = [str(p) for p in (folder / "full").rglob("*.parquet")]
+            os._exit(problem.errno if not left else 1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    session(folder / "full", folder / "log-full", None)
+    (folder / "full.json").write_text(json.dumps({"errno": os.waitstatus_to_exitcode(status)}))
+
+
 if __name__ == "__main__":
-    assert "torch" not in sys.modules
-    kill_over_and_over(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    kill_over_and_over(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    run_on_a_full_disk(Path(sys.argv[1]))
     assert "torch" not in sys.modules
