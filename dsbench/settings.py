@@ -82,10 +82,15 @@ class RunConfig:
 def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[RunConfig, dict[str, str]]:
     """The configuration and where each value came from. `flags` with value None were not given.
 
-    Raises UsageError for an unknown key in dsbench.toml, or a value of the wrong type anywhere.
+    Raises UsageError for an unknown key in dsbench.toml or the environment, or a value of the wrong type anywhere.
     """
     file = _read_file((folder or Path.cwd()) / FILE)
     types = get_type_hints(RunConfig)
+    strange = sorted(k for k in os.environ if k.startswith(PREFIX) and k not in _variables())
+    if strange:
+        raise UsageError(
+            f"unknown environment variable {strange[0]}", hint="DSBENCH_<NAME> is a flag of `dsbench sweep`"
+        )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for field in fields(RunConfig):
@@ -100,6 +105,11 @@ def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[Ru
         else:
             sources[name] = "default"
     return RunConfig(**values), sources
+
+
+def _variables() -> set[str]:
+    """What of the environment has a meaning; the home folder is no setting of a run."""
+    return {PREFIX + field.name.upper() for field in fields(RunConfig)} | {PREFIX + "HOME"}
 
 
 def _read_file(path: Path) -> dict[str, Any]:

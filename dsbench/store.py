@@ -243,7 +243,7 @@ class RunStore:
             body = json.loads((self.cell_folder(key) / "cell.json").read_text())
         except (OSError, ValueError):
             return False
-        return body.get("code", "") == code and body.get("repeats") == sorted(repeats)
+        return bool(body.get("code", "") == code and body.get("repeats") == sorted(repeats))
 
     def cells(self) -> list[StoredCell]:
         """Finished cells of the sources that run.json names, in a stable order (workload, batch, mode)."""
