@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -67,18 +67,16 @@ class Grid:
         self._paces.setdefault(_place(task), []).append(pace_of(measured))
         self._live.refresh()
 
-    def table(self) -> Table:
+    def table(self) -> Group:
         minutes = (time.monotonic() - self._begin) / 60
         left = f", about {minutes / self._ended * (self._total - self._ended):.0f} min left" if self._ended else ""
-        table = Table(
-            title=f"{self._workload}: tokens/s, {self._ended} of {self._total} repeats{left}", box=box.SIMPLE_HEAD
-        )
+        table = Table(box=box.SIMPLE_HEAD)
         table.add_column("R", justify="right")
         for mode in self._modes:
             table.add_column(mode, justify="right")
         for batch in self._batches:
             table.add_row(str(batch), *(self._text((self._workload, batch, mode)) for mode in self._modes))
-        return table
+        return Group(f"{self._workload}: tokens/s, {self._ended} of {self._total} repeats{left}", table)
 
     def _text(self, place: tuple[str, int, str]) -> str:
         paces = self._paces.get(place, [])

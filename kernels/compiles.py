@@ -6,7 +6,9 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from numba.core import event
+from numba.core import event as numba_event
+
+events: Any = numba_event
 
 
 @dataclass(slots=True)
@@ -19,7 +21,7 @@ class CompileCount:
         self.total += 1
 
 
-class Listener(event.Listener):  # type: ignore[misc]
+class Listener(events.Listener):  # type: ignore[misc]
     """Tells the count of numba's compilations as they begin; those that call for others are one each."""
 
     def __init__(self, count: CompileCount) -> None:
@@ -36,7 +38,7 @@ class Listener(event.Listener):  # type: ignore[misc]
 def compile_count() -> CompileCount:
     """The process's one counter, behind the hook that Triton has one of; a hook that was there before still runs."""
     count = CompileCount()
-    event.register("numba:compile", Listener(count))
+    events.register("numba:compile", Listener(count))
     try:
         from triton import knobs
     except ImportError:
