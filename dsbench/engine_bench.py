@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dsbench.commands import cost_file
-from dsbench.deployment import Deployment, deploy, environment, has_drafter
+from dsbench.deployment import Deployment, deploy, environment, has_drafter, sources_digest
 from dsbench.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.ledger import ledger
@@ -44,6 +44,7 @@ class Setting:
     contract: dict[str, str]
     contracts: dict[str, dict[str, str]]  # of the arms, with their own drafters
     blocks: dict[str, int]  # draft tokens a round
+    code: str  # digest of the measured packages' sources
     environment: dict[str, str]
     target: str
     random_weights: bool
@@ -84,6 +85,7 @@ class EngineBench:
             contract=deployment.contract,
             contracts={arm.name: deployment.contract_of(arm) for arm in plan.arms},
             blocks={arm.name: deployment.drafter_of(arm).block for arm in plan.arms},
+            code=sources_digest(),
             environment=environment(deployment.device),
             target=deployment.target.name,
             random_weights=deployment.target.random,

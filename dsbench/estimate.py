@@ -87,7 +87,7 @@ def find_estimate(plan: SweepPlan, known: Mapping[str, str], calibration: Path |
         if path.exists() and not path.name.endswith(".samples.json"):
             try:
                 contract = load_cost_table(path).contract
-                if all(contract.get(name, value) == value for name, value in known.items()):
+                if all(contract.get(name) == value for name, value in known.items()):
                     return _by(plan, path, calibration)
             except DsbenchError:
                 continue

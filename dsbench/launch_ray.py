@@ -12,11 +12,16 @@ from dsbench.profiles.contract import check_contract
 from dsbench.sweep_run import Measured, Task
 
 
+def _facts(setting: Any) -> dict[str, str]:
+    """What must be the same of all workers."""
+    return {**setting.contract, "sources": setting.code}
+
+
 class Holder:
     """What lives in an actor: a bench, made at the first call, so that what it refuses comes back as an error."""
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], wanted: dict[str, str] | None) -> None:
-        self.make, self.arguments, self.wanted = make, arguments, wanted  # wanted: the contract, if it is known yet
+        self.make, self.arguments, self.wanted = make, arguments, wanted  # wanted: of _facts, if known yet
         self.bench: Any = None
 
     def describe(self) -> Any:
@@ -30,7 +35,7 @@ class Holder:
         if self.bench is None:
             bench = self.make(*self.arguments)
             if self.wanted is not None:
-                check_contract(self.wanted, bench.describe().contract, what="a worker", hint="use machines of one kind")
+                check_contract(self.wanted, _facts(bench.describe()), what="a worker", hint="use machines of one kind")
             self.bench = bench
         return self.bench
 
@@ -76,7 +81,7 @@ class RayStaff:
         return int(self.ray.cluster_resources().get("GPU", 0))
 
     def hire(self) -> int:
-        return self._idle.pop() if self._idle else self._new(self._setting.contract if self._setting else None)
+        return self._idle.pop() if self._idle else self._new(_facts(self._setting) if self._setting else None)
 
     def start(self, worker: int, task: Task) -> None:
         self._running[self._actors[worker].repeat.remote(task)] = worker

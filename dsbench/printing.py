@@ -119,7 +119,8 @@ def print_plan(plan: SweepPlan, sources: Mapping[str, str], found: Estimate | No
             print(f"{workload.name:<28} batch {batch:<4} {', '.join(a.name for a in plan.arms)}  ({measured} measured)")
     print(f"{plan.passes} passes, at most {tokens:,} tokens; ", end="")
     if found is None:
-        print(f"no cost table here to tell the time by; at 100 tokens/s that is {tokens / 6000:.0f} minutes")
+        first = ", and one is measured first" if any(arm.planned for arm in plan.arms) else ""
+        print(f"at 100 tokens/s that is {tokens / 6000:.0f} minutes: no cost table here to tell the time by{first}")
     else:
         print(f"about {_span(found.seconds)}, prompts and loading not counted\n  by {found.basis}")
     for name, source in sources.items():

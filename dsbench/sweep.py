@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dsbench.deployment import pick_device, sources_digest
+from dsbench.deployment import pick_device
 from dsbench.engine_bench import EngineBench, Setting
 from dsbench.errors import IncompleteRun, UsageError
 from dsbench.launch import Here, Workers
@@ -189,7 +189,7 @@ def run_body(plan: SweepPlan, setting: Setting, sources: dict[str, str]) -> dict
         "environment": setting.environment,
         "contract": setting.contract,
         "mtp_contract": next((setting.contracts[a.name] for a in plan.arms if a.drafter == "mtp"), None),
-        "code": sources_digest(),
+        "code": setting.code,
         "labels": {
             "random_weights": setting.random_weights,
             "target": setting.target,

@@ -51,7 +51,7 @@ class VirtualBench:
     doomed: Path | None = None
 
     def describe(self):
-        return SimpleNamespace(contract=CONTRACT)
+        return SimpleNamespace(contract=CONTRACT, code="")
 
     def repeat(self, task):
         cell = task.cell
