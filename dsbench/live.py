@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from dsbench.metrics import AFTER_A_FAILURE, fallbacks
 from dsbench.sweep_run import Measured, Task
 from dsbench.writing import note
 
@@ -34,6 +35,7 @@ class Lines:
         note(
             f"{cell.workload:>10}  batch {cell.batch:<3} {cell.mode:<12} repeat {task.number + 1}: {pace:7.1f} tokens/s"
         )
+        _tell_failures(measured)
 
 
 class Grid:
@@ -65,6 +67,7 @@ class Grid:
         self._ended += 1
         self._running.discard(_place(task))
         self._paces.setdefault(_place(task), []).append(pace_of(measured))
+        _tell_failures(measured)
         self._live.refresh()
 
     def table(self) -> Group:
@@ -94,6 +97,13 @@ def pace_of(measured: Measured) -> float:
     """Tokens/s of all steps of the repeat, prompts not counted: a sign of life, not the cell's throughput."""
     steps = measured.tables["steps"]
     return float(steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9))
+
+
+def _tell_failures(measured: Measured) -> None:
+    steps = measured.tables["steps"]
+    failed, what = fallbacks(steps)
+    if failed:
+        note(f"{failed} of {len(steps)} steps {AFTER_A_FAILURE}: {what}")
 
 
 def _place(task: Task) -> tuple[str, int, str]:
