@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from dsbench.runtime.device_errors import named_device_errors
 from dsbench.runtime.loop import Loop
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request
@@ -29,8 +30,14 @@ class WarmUp:
 def warm_up(engine: Loop, requests: Iterable[Request], concurrency: int) -> WarmUp:
     """Runs `requests`, `concurrency` at a time, until the pace is flat or none is left to keep the slots full.
 
-    Those still running then are left running. Seconds are those of the steps; prompts do not count.
+    Those still running then are left running. Seconds are those of the steps; prompts do not count. Raises
+    EnvironmentRefused for a device that fails.
     """
+    with named_device_errors():
+        return _warm(engine, requests, concurrency)
+
+
+def _warm(engine: Loop, requests: Iterable[Request], concurrency: int) -> WarmUp:
     source, waiting = iter(requests), list[Request]()
     full: list[StepRecord] = []
     seen = 0
