@@ -12,7 +12,8 @@ from dsbench.runtime.loop import Loop
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request
 
-WINDOW = 8  # steps with all slots full
+WINDOW = 8  # full steps
+FULL = 0.9  # of the slots hold a request: where rounds overlap, prompts wait for each other a few rounds
 FLAT = 0.03  # a change from window to window of less than this, or of less than its noise, is none
 SIGMAS = 2.0
 
@@ -53,7 +54,7 @@ def _warm(engine: Loop, requests: Iterable[Request], concurrency: int) -> WarmUp
         engine.step()
         fresh, seen = engine.steps[seen:], len(engine.steps)
         for record in fresh:
-            full += [record] if record.requests == concurrency else []
+            full += [record] if record.requests >= FULL * concurrency else []
             if len(full) >= 2 * WINDOW and len(full) % WINDOW == 0 and is_flat(full):
                 return _outcome(engine.steps, full)
 

@@ -175,6 +175,14 @@ def test_luck_of_acceptance_is_no_change_of_pace():
     assert not is_flat(changed)
 
 
+def test_a_few_empty_slots_leave_a_step_full():
+    loop = FakeLoop(lambda i: 1.0, life=100)
+    loop.step = lambda: loop.steps.append(
+        SimpleNamespace(requests=18 if len(loop.steps) % 4 else 17, delivered=2, seconds=1.0, prefill_seconds=0.0)
+    )
+    assert warm_up(loop, iter(range(60)), 20).steps == 16 + 6, "every fourth step has fewer than nine tenths"
+
+
 def test_requests_that_end_at_once_warm_nothing():
     found = warm_up(FakeLoop(lambda i: 1.0, life=0), iter(range(5)), 2)
     assert not found.flat and found.steps == 0 and found.paces == ()
