@@ -137,14 +137,17 @@ def sweep_command(
     trace: Annotated[str | None, typer.Option(help="Recorded acceptance to replay on a shape target.")] = None,
     acceptance: Annotated[str | None, typer.Option(help="Published acceptance to rescale the trace to.")] = None,
     out: Annotated[str | None, typer.Option(help="Run folder.")] = None,
+    launcher: Annotated[str | None, typer.Option(help="local; ray: spread over its workers, a device each.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers of the launcher; default: as many as GPUs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, and stop.")] = False,
+    json_out: Annotated[bool, typer.Option("--json", help="The summary's rows as JSON on stdout.")] = False,
 ) -> None:  # fmt: skip
     """Run arms over batch sizes and workloads; store per-step, per-round and per-request records."""
     from dsbench import commands
 
     config, sources = _config(locals())
-    commands.sweep(config, sources, resume=resume, dry_run=dry_run)
+    commands.sweep(config, sources, resume=resume, dry_run=dry_run, as_json=json_out)
 
 
 @app.command("generate")

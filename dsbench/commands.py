@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, has_drafter, pick_device
+from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, pick_device
 from dsbench.engines import Engines
 from dsbench.errors import DsbenchError, UsageError
 from dsbench.pass_table import print_rounds, round_times
 from dsbench.printing import print_fit, print_lengths, print_plan, print_report
 from dsbench.profiles.cost import CostTable, load_cost_table
 from dsbench.profiles.fit import FitReport
-from dsbench.profiles.samples import load_samples, samples_path, save_samples
+from dsbench.profiles.samples import load_samples, save_samples
 from dsbench.ranges import parse_events, parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
@@ -26,7 +25,6 @@ from dsbench.runtime.planner import refuse_anticipation
 from dsbench.runtime.targets.catalogue import default_home
 from dsbench.runtime.targets.load import SHAPE_PREFIX
 from dsbench.settings import RunConfig
-from dsbench.store import RunStore
 from dsbench.writing import check_writable, file_to_write, note
 
 QUICK_PASSES = 2
@@ -88,35 +86,26 @@ def measure_table(
     return table, report
 
 
-def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool) -> None:
-    from dsbench.replay import replaying
-    from dsbench.summary import print_summary
+def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool, as_json: bool = False) -> None:
+    from dsbench.deployment import calibration_path, known_contract
+    from dsbench.estimate import find_estimate
+    from dsbench.live import progress
+    from dsbench.summary import print_summary, summary_frame
     from dsbench.sweep import plan_sweep, run_sweep
+    from dsbench.sweep_run import writing
 
     plan = plan_sweep(config, on_gpu=pick_device(config).type == "cuda", home=default_home())
-    store_folder = Path(config.out)
+    folder = Path(config.out)
     if dry_run:
-        print_plan(plan, sources)
+        found = find_estimate(plan, known_contract(config), calibration_path(config), default_home())
+        print_plan(plan, sources, found)
         return
-    if (store_folder / "run.json").exists() and not resume:
-        raise UsageError(f"{store_folder} already holds a run", hint="--resume goes on with it, or name another --out")
-    drafters = {arm.drafter for arm in plan.arms}
-    deployment = deploy(config, need_drafter=has_drafter(config) or "dspark" in drafters, need_chain="mtp" in drafters)
-    if plan.trace is not None:
-        deployment = replaying(plan.trace, deployment)
-    for arm in plan.arms:
-        deployment.drafter_of(arm)
-    store, table = RunStore(store_folder, create=True), None
-    if any(arm.planned for arm in plan.arms):
-        file = cost_file(config, deployment)
-        table = load_cost_table(file)
-        for source in (file, samples_path(file)):  # the run keeps what it was planned with
-            if source.exists():
-                shutil.copy(source, store.folder / source.name.replace(file.stem, "cost"))
-    if deployment.calibrations is None and any(arm.planned for arm in plan.arms):
-        note("this drafter has no calibration: its raw confidences are used as they are")
-    run_sweep(plan, deployment, table, store, sources, note)
-    print_summary(store_folder)
+    with writing(folder, resume=resume, notice=note) as store:
+        run_sweep(plan, store, sources, lambda left: progress(plan.modes, plan.batches, total=left), note)
+    if as_json:
+        print(summary_frame(store).to_json(orient="records", indent=2))
+    else:
+        print_summary(folder)
 
 
 def cost_file(config: RunConfig, deployment: Deployment) -> Path:

@@ -24,6 +24,7 @@ from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder, pull_model
 from dsbench.runtime.targets.load import SHAPE_PREFIX, LoadedTarget, load_target, target_folder
+from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
 
 SHIPPED = Path(dsbench.profiles.__path__[0])
@@ -202,6 +203,27 @@ def mtp_folder(config: RunConfig) -> Path:
 def has_drafter(config: RunConfig) -> bool:
     """Whether one is named or ships: then every run of the target has it in its contract, plain decoding too."""
     return bool(config.drafter) or (SHIPPED / config.target / "dspark" / "config.json").exists()
+
+
+def known_contract(config: RunConfig) -> dict[str, str]:
+    """What the contract will say, as far as that is known without loading a model."""
+    device = pick_device(config)
+    known = {
+        "dtype": str(pick_dtype(config, device)).removeprefix("torch."), "numerics": config.numerics,
+        "device": device_name(device), "executor": config.executor or ("overlap" if device.type == "cuda" else "eager"),
+    }  # fmt: skip
+    if config.target.startswith(SHAPE_PREFIX):
+        return known | {"target": f"random-{config.target.removeprefix(SHAPE_PREFIX)}-{config.seed}"}
+    if config.target in catalogue() and not (model_folder(config.target, default_home()) / "config.json").exists():
+        return known
+    return known | {"target": folder_digest(target_folder(config.target, default_home()))}
+
+
+def calibration_path(config: RunConfig) -> Path | None:
+    """The calibration file that a run would use; None for a target without a drafter."""
+    if config.calibration:
+        return Path(config.calibration)
+    return drafter_folder(config) / "calibration.json" if has_drafter(config) else None
 
 
 def _calibrations(config: RunConfig, folder: Path, drafter: Drafter, target_digest: str) -> CalibrationSet | None:

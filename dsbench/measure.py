@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import pandas as pd
 
@@ -19,31 +20,41 @@ from dsbench.runtime.loop import Loop, run_closed_loop, run_open_loop
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.store import records_frame
+from dsbench.warm_up import warm_up
+
+REFILLS = 2  # how often the slots are filled anew, at most, until their pace is flat
 
 
 def run_repeat(
     engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
     batch: int, measured: range, texts: Sequence[list[int]] | None, arrivals: Sequence[float] | None = None,
-) -> dict[str, pd.DataFrame]:  # fmt: skip
+) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:  # fmt: skip
     """Runs the queue, `batch` requests at a time at most; those at `measured` of it are the measured ones.
 
-    The ones before warm the slots, the ones after keep the load up until the last measured request has ended. arrivals:
-    when each comes, in seconds, for the open loop; None keeps all slots full.
+    Returns the tables, and `warm_up`. Closed loop (arrivals: None): the first `batch` warm the slots, copies of them
+    too while the pace is not flat; the ones after keep the slots full until the last measured request has ended. Open
+    loop: requests come at `arrivals` seconds, and the ones before the measured ones build the load up.
     """
     requests = [
         replace(r, prompt_ids=list(r.prompt_ids), canonical=None if texts is None else list(texts[i]), output=[])
         for i, r in enumerate(queue)
     ]
     wanted = frozenset(requests[i].id for i in measured)
-    engine = engines.make(arm, config, table, requests, batch)
-    came = None
+    first = requests[: measured.start] if arrivals is None else []
+    spare = [
+        replace(r, id=len(requests) + i, prompt_ids=list(r.prompt_ids), output=[])
+        for i, r in enumerate(first * REFILLS)
+    ]
+    engine = engines.make(arm, config, table, requests + spare, batch)
+    warm = came = None
     with uncollected():
         if arrivals is None:
-            run_closed_loop(engine, requests, concurrency=batch, until=wanted)
+            warm = asdict(warm_up(engine, first + spare, batch))
+            run_closed_loop(engine, requests[measured.start :], concurrency=batch, until=wanted)
         else:
             came = run_open_loop(engine, requests, arrivals, concurrency=batch, until=wanted)
     engine.close()
-    return tables_of(engine, requests, wanted, config.rule, came)
+    return tables_of(engine, requests + spare, wanted, config.rule, came), {"warm_up": warm} if warm else {}
 
 
 def tables_of(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsbench.contamination import flag_note
 from dsbench.metrics import round_seconds
 from dsbench.plots_budget import draw_budgets
 from dsbench.plots_frontier import draw_frontier
@@ -40,7 +41,7 @@ def draw_all(store: RunStore, out: Path, *, formats: Sequence[str] = ("png", "sv
     with style():
         for number, (setting, group) in enumerate(groups.items(), start=1):
             suffix = f"-{number}" if len(groups) > 1 else ""
-            lines = (conditions(run), setting)
+            lines = (conditions(run), setting, flag_note([stored.flags for stored in group]))
             paths += draw_frontier(group, out, f"frontier{suffix}", lines, loud_label(run), formats)
             paths += draw_budgets(group, out, f"budget{suffix}", lines, loud_label(run), formats, tiers)
             paths += draw_step_times(group, out, f"step-time{suffix}", lines, loud_label(run), formats)

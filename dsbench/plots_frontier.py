@@ -10,7 +10,7 @@ import numpy as np
 
 from dsbench.frontier import Point, crossings, dominators, envelope, fixed_arms, points_of
 from dsbench.plots_labels import MIX, arm_names, arm_rank, workload_text
-from dsbench.plots_style import GREY, INK, arm_styles, new_figure, plain_ticks, save, small_grid
+from dsbench.plots_style import GREY, INK, LOUD, arm_styles, new_figure, plain_ticks, save, small_grid
 from dsbench.store import StoredCell
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 ENVELOPE = "best fixed window at each R, in hindsight"
 OR_NONE = "best fixed window or none"
-DARK = "#00324f"
+CHAINS = "best mtp at each R"
+ENVELOPES = (ENVELOPE, OR_NONE, CHAINS)
+DARK, BROWN = "#00324f", "#7a4f00"
 CLOSE = 0.25  # fast ends nearer than this, as a log ratio on both axes, get their labels apart
 
 
@@ -44,9 +46,10 @@ def draw_frontier(
         axes.set_title(workload_text(workload))
     for axes in panels:
         axes.set_axis_off()
-    order = sorted(handles, key=lambda arm: (arm in (ENVELOPE, OR_NONE), arm_rank(arm)))
+    order = sorted(handles, key=lambda arm: (arm in ENVELOPES, arm_rank(arm)))
+    labels = [f"{arm} (upper bound)" if "oracle" in arm else arm for arm in order]
     body.legend(
-        [handles[arm] for arm in order], order, loc="outside lower center", ncols=min(6, -(-len(order) // 2)),
+        [handles[arm] for arm in order], labels, loc="outside lower center", ncols=min(6, -(-len(order) // 2)),
         frameon=False,
     )  # fmt: skip
     return save(figure, out, name, formats)
@@ -66,6 +69,9 @@ def _panel(
         handles[arm] = axes.errorbar(
             x, y, xerr=x_error, yerr=y_error, markersize=5.0, elinewidth=0.8, capsize=1.5, zorder=3, **styles[arm]
         )
+        for i, stored in enumerate(line):
+            if stored.flags:
+                axes.annotate("!", (x[i], y[i]), xytext=(-7, 3), textcoords="offset points", color=LOUD, zorder=5)
         hollow = [i for i, c in enumerate(line) if f"{arm} R={c.cell.batch}" in beaten]
         axes.plot(
             [x[i] for i in hollow], [y[i] for i in hollow], linestyle="", marker=styles[arm]["marker"], markersize=5.0,
@@ -83,16 +89,22 @@ def _panel(
 
 
 def _envelopes(axes: Axes, points: Sequence[Point], fixed: Sequence[str]) -> dict[str, Any]:
-    """The best fixed window at each batch size, and the best of it and no drafts, where that is another line."""
+    """The best fixed window at each batch size; the best of it and no drafts, where that is another line; of mtp."""
+    best = envelope(points, lambda arm: arm in fixed) if len(fixed) > 1 else []
+    every = envelope(points, lambda arm: arm in fixed or arm == "none") if best else []
+    every = every if [p.label for p in every] != [p.label for p in best] else []
+    chains = sorted({p.arm for p in points if p.arm.startswith("mtp:")})
+    chain = envelope(points, lambda arm: arm in chains) if len(chains) > 1 else []
+    looks = (
+        (ENVELOPE, best, DARK, (6, 3), 0.9),
+        (OR_NONE, every, DARK, (1, 2), 2.2),
+        (CHAINS, chain, BROWN, (6, 3), 0.9),
+    )
     found: dict[str, Any] = {}
-    if len(fixed) < 2:
-        return found
-    best = envelope(points, lambda arm: arm in fixed)
-    every = envelope(points, lambda arm: arm in fixed or arm == "none")
-    for label, line, dashes, width in ((ENVELOPE, best, (6, 3), 0.9), (OR_NONE, every, (1, 2), 2.2)):
-        if label == ENVELOPE or [p.label for p in every] != [p.label for p in best]:
+    for label, line, colour, dashes, width in looks:
+        if line:
             x, y = [p.speed[0] for p in line], [p.throughput[0] for p in line]
-            (found[label],) = axes.plot(x, y, color=DARK, linestyle=(0, dashes), linewidth=width, zorder=4)
+            (found[label],) = axes.plot(x, y, color=colour, linestyle=(0, dashes), linewidth=width, zorder=4)
     return found
 
 

@@ -13,6 +13,7 @@ from dsbench.profiles.fit import FitReport
 from dsbench.traffic import measured_of
 
 if TYPE_CHECKING:
+    from dsbench.estimate import Estimate
     from dsbench.sweep import SweepPlan
 
 KINDS = {
@@ -110,8 +111,8 @@ def bounds(value: Interval, form: str) -> str:
     return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
-def print_plan(plan: SweepPlan, sources: Mapping[str, str]) -> None:
-    """Cells and where each setting came from."""
+def print_plan(plan: SweepPlan, sources: Mapping[str, str], found: Estimate | None) -> None:
+    """Cells, how long they may take, and where each setting came from."""
     tokens = 0
     for workload in plan.workloads:
         for batch, load in itertools.product(plan.batches, plan.traffic.loads):
@@ -120,7 +121,19 @@ def print_plan(plan: SweepPlan, sources: Mapping[str, str]) -> None:
             place = f"batch {batch:<4}" + (f" {load.name} {load.rate:.4g}/s " if load else "")
             arms = ", ".join(arm.name for arm in plan.arms)
             print(f"{workload.name:<28} {place} {arms}  ({len(measured)} measured)")
-    print(f"{plan.passes} passes, at most {tokens:,} tokens; at 100 tokens/s that is {tokens / 6000:.0f} minutes")
+    print(f"{plan.passes} passes, at most {tokens:,} tokens; ", end="")
+    if found is None:
+        first = ", and one is measured first" if any(arm.planned for arm in plan.arms) else ""
+        print(f"at 100 tokens/s that is {tokens / 6000:.0f} minutes: no cost table here to tell the time by{first}")
+    else:
+        print(f"about {_span(found.seconds)}, prompts and loading not counted\n  by {found.basis}")
     for name, source in sources.items():
         if source != "default":
             print(f"  {name} = {getattr(plan.config, name)!r}  from {source}")
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("s", 1), ("min", 60)):
+        if seconds < 100 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 3600:.1f} h"

@@ -9,6 +9,7 @@ from dsbench.errors import UsageError
 from dsbench.profiles.calibration import EventKey, Rule
 
 COLDEST, HOTTEST = 1e-6, 1e6  # beyond, logits over temperature leave fp32
+RANGED = ("static", "mtp")  # modes that take a number
 MOST = 1_000_000  # of anything that a range counts
 GRAMMAR = "e.g. 1,2,4  1:8  16:64:8  1:256:x2"
 
@@ -19,6 +20,19 @@ def parse_range(text: str, *, what: str = "range") -> tuple[int, ...]:
     for part in text.split(","):
         found.update(_part(part.strip(), text, what))
     return tuple(sorted(found))
+
+
+def parse_modes(text: str) -> tuple[str, ...]:
+    """Names of arms, each once, in order; `static:1:7` and `mtp:1:3` are one arm for each number of the range.
+
+    Raises UsageError for a range that is none; whether an arm exists is not asked here.
+    """
+    names: list[str] = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        head, _, detail = part.partition(":")
+        ranged = head in RANGED and ":" in detail
+        names += [f"{head}:{k}" for k in parse_range(detail, what=f"mode {head}")] if ranged else [part]
+    return tuple(dict.fromkeys(names))
 
 
 def parse_events(text: str) -> tuple[EventKey, ...]:

@@ -53,12 +53,18 @@ class RunConfig:
     cost: str = ""  # a cost table; "" = this machine's, measured if there is none
     calibration: str = ""  # a calibration file; "" = the drafter's own
     out: str = "runs/latest"
+    launcher: str = "local"  # ray: cells are spread over its workers, one device each
+    workers: int = 0  # of a launcher; 0 = as many as it has GPUs, or one
 
     def __post_init__(self) -> None:
         if self.numerics not in ("exact", "fast"):
             raise UsageError(f"unknown numerics {self.numerics!r}", hint="exact or fast")
         if self.executor not in ("", "overlap", "graphs", "eager"):
             raise UsageError(f"unknown executor {self.executor!r}", hint="overlap, graphs or eager")
+        if self.launcher not in ("local", "ray"):
+            raise UsageError(f"unknown launcher {self.launcher!r}", hint="local or ray")
+        if self.workers < 0 or (self.workers > 1 and self.launcher == "local"):
+            raise UsageError(f"workers must be >= 0, and 0 or 1 with the local launcher, got {self.workers}")
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):
@@ -82,10 +88,15 @@ class RunConfig:
 def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[RunConfig, dict[str, str]]:
     """The configuration and where each value came from. `flags` with value None were not given.
 
-    Raises UsageError for an unknown key in dsbench.toml, or a value of the wrong type anywhere.
+    Raises UsageError for an unknown key in dsbench.toml or the environment, or a value of the wrong type anywhere.
     """
     file = _read_file((folder or Path.cwd()) / FILE)
     types = get_type_hints(RunConfig)
+    strange = sorted(k for k in os.environ if k.startswith(PREFIX) and k not in _variables())
+    if strange:
+        raise UsageError(
+            f"unknown environment variable {strange[0]}", hint="DSBENCH_<NAME> is a flag of `dsbench sweep`"
+        )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for field in fields(RunConfig):
@@ -100,6 +111,11 @@ def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[Ru
         else:
             sources[name] = "default"
     return RunConfig(**values), sources
+
+
+def _variables() -> set[str]:
+    """What of the environment has a meaning; the home folder is no setting of a run."""
+    return {PREFIX + field.name.upper() for field in fields(RunConfig)} | {PREFIX + "HOME"}
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """The result store: runs/<name>/run.json, cells/<hash>/cell.json, rep-<n>/*.parquet, texts/<hash>.parquet. No torch.
 
-A repeat is the unit of loss: its folder appears whole or not at all. `cell.json` is written last. Nothing here knows
-what a number means.
+A repeat is the unit of loss: its folder appears whole or not at all. `cell.json` is written last. One process at a time
+writes a run (`locked`), and clears away what a killed one left (`mend`). Nothing here knows what a number means.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 TABLES = ("steps", "rounds", "requests")
+FACTS = "repeat.json"  # of a repeat: its place in the order, warm-up, what else ran on the machine
+DRAFTS = ("cells/*/.rep-*", "cells/*/.cell.json.*", "texts/.*.parquet.*", ".run.json.*", ".summary.csv.*", ".cost.*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +82,20 @@ class StoredCell:
         """steps, rounds or requests of all repeats, with a `rep` column."""
         import pandas as pd
 
+        repeats = repeats_of(self.folder)
         try:
-            frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats_of(self.folder)]
+            frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats]
         except (OSError, ValueError) as problem:
             raise _damaged(self.folder, problem) from None
-        return pd.concat([f.assign(rep=i) for i, f in enumerate(frames)], ignore_index=True)
+        return pd.concat([f.assign(rep=_number(p)) for f, p in zip(frames, repeats, strict=True)], ignore_index=True)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What each repeat's repeat.json says; {} for one of an older run. Raises UsageError for a damaged one."""
+        try:
+            paths = [path / FACTS for path in repeats_of(self.folder)]
+            return [json.loads(path.read_text()) if path.exists() else {} for path in paths]
+        except (OSError, ValueError) as problem:
+            raise _damaged(self.folder, problem) from None
 
     def columns(self, name: str, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
         """These columns of a table over all repeats, and `rep`; without pandas, which is slow to load.
@@ -93,11 +106,11 @@ class StoredCell:
 
         kept: dict[str, list[Any]] = {column: [] for column in (*wanted, "rep")}
         try:
-            for i, path in enumerate(repeats_of(self.folder)):
+            for path in repeats_of(self.folder):
                 table = pyarrow.parquet.ParquetFile(path / f"{name}.parquet").read(columns=list(wanted))
                 for column in wanted:
                     kept[column] += table.column(column).to_pylist()  # its to_numpy loads pandas
-                kept["rep"] += [i] * table.num_rows
+                kept["rep"] += [_number(path)] * table.num_rows
         except (OSError, ValueError, KeyError) as problem:
             raise _damaged(self.folder, problem) from None
         return {column: np.asarray(values) for column, values in kept.items()}
@@ -113,7 +126,11 @@ def _damaged(folder: Path, problem: Exception) -> UsageError:
 
 def repeats_of(folder: Path) -> list[Path]:
     """Finished repeats in order."""
-    return sorted(folder.glob("rep-*"), key=lambda p: int(p.name.removeprefix("rep-")))
+    return sorted(folder.glob("rep-*"), key=_number)
+
+
+def _number(repeat: Path) -> int:
+    return int(repeat.name.removeprefix("rep-"))
 
 
 class RunStore:
@@ -121,6 +138,7 @@ class RunStore:
 
     def __init__(self, folder: Path, *, create: bool = False) -> None:
         self.folder = folder
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         if create:
             try:
                 (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -132,6 +150,43 @@ class RunStore:
                 raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint="name another --out") from None
         elif not (folder / "run.json").exists():
             raise UsageError(f"{folder} holds no run", hint="it lacks run.json; name the folder of a finished sweep")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other writers out for as long as this process lives at most. Raises UsageError where one is at work."""
+        with (self.folder / ".lock").open("a+") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                stream.seek(0)
+                who = stream.read().strip() or "unknown"
+                raise UsageError(
+                    f"another sweep writes to {self.folder} (process {who})", hint="let it end, or name another --out"
+                ) from None
+            stream.truncate(0)
+            stream.write(str(os.getpid()))
+            stream.flush()
+            yield
+
+    def mend(self) -> list[str]:
+        """Removes half-written files, and repeats whose tables cannot be read; returns the latter, in words."""
+        for pattern in DRAFTS:
+            for path in self.folder.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        lost = []
+        for path in sorted(self.folder.glob("cells/*/rep-*")):
+            if not _readable(path):
+                shutil.rmtree(path)
+                lost.append(f"{path.parent.name}/{path.name}")
+        return lost
+
+    def forget(self) -> None:
+        """Removes the folders that opening made, where no run came of it."""
+        if not self.exists and self.folder in self._made:
+            (self.folder / ".lock").unlink(missing_ok=True)
+            for path in (self.folder / "cells", self.folder / "texts", *self._made):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
 
     @property
     def exists(self) -> bool:
@@ -152,19 +207,27 @@ class RunStore:
     def cell_folder(self, key: str) -> Path:
         return self.folder / "cells" / key
 
-    def repeats(self, key: str) -> int:
-        return len(repeats_of(self.cell_folder(key)))
+    def repeats(self, key: str) -> frozenset[int]:
+        """Numbers of the finished repeats of a cell."""
+        return frozenset(map(_number, repeats_of(self.cell_folder(key))))
 
-    def write_repeat(self, key: str, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Adds the next repeat of a cell, whole."""
+    def write_repeat(
+        self, key: str, tables: Mapping[str, pd.DataFrame], *, number: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Adds a repeat of a cell, whole: `number`, or the next one."""
         folder = self.cell_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
+        number = len(self.repeats(key)) if number is None else number
         draft = Path(tempfile.mkdtemp(prefix=".rep-", dir=folder))
         try:
             for name in TABLES:
                 tables[name].to_parquet(draft / f"{name}.parquet", index=False)
+            (draft / FACTS).write_text(json.dumps(dict(facts or {})) + "\n")
+            for path in (*draft.iterdir(), draft):
+                _to_disk(path)
             draft.chmod(0o777 & ~_umask())
-            os.replace(draft, folder / f"rep-{self.repeats(key)}")
+            os.replace(draft, folder / f"rep-{number}")
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -174,16 +237,27 @@ class RunStore:
         """`code`: digest of the measured packages' sources."""
         body = {
             "schema": SCHEMA, "code": code, "parameters": asdict(cell), "status": "done", "summary": summary,
-            "flags": list(flags),
+            "flags": list(flags), "repeats": sorted(self.repeats(key)),
         }  # fmt: skip
         write_atomically(self.cell_folder(key) / "cell.json", json.dumps(body, indent=2) + "\n")
+
+    def tells(self, key: str, repeats: Iterable[int], code: str) -> bool:
+        """Whether the cell's cell.json is whole, of these sources, and of exactly these repeats."""
+        try:
+            body = json.loads((self.cell_folder(key) / "cell.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return bool(body.get("code", "") == code and body.get("repeats") == sorted(repeats))
 
     def cells(self) -> list[StoredCell]:
         """Finished cells of the sources that run.json names, in a stable order (workload, batch, mode)."""
         found = []
         code = self.read_run().get("code", "") if self.exists else ""
         for path in (self.folder / "cells").glob("*/cell.json"):
-            body = json.loads(path.read_text())
+            try:
+                body = json.loads(path.read_text())
+            except ValueError as problem:
+                raise _damaged(path.parent, problem) from None
             if body.get("code", "") != code:
                 continue
             found.append(
@@ -210,12 +284,36 @@ def _umask() -> int:
     return mask
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces `path` by `text` whole or not at all."""
+def _readable(repeat: Path) -> bool:
+    """Whether all its tables are whole: a Parquet file ends with its own index."""
+    import pyarrow.parquet
+
+    try:
+        for name in TABLES:
+            if name != "rounds" or (repeat / f"{name}.parquet").exists():  # a run may be kept without its rounds
+                pyarrow.parquet.read_metadata(repeat / f"{name}.parquet")
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _to_disk(path: Path) -> None:
+    """Asks the system to have the file or folder on disk before what follows."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces `path` by `content` whole or not at all."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:

@@ -16,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dsbench.contamination import flag_note
 from dsbench.intervals import BAND, Held, Interval, halves, paired_ratio, verdict
 from dsbench.latency import PERCENTILES, SPEEDS
 from dsbench.latency_table import latency_table, slo_of
@@ -220,7 +221,7 @@ def _footnotes(
 ) -> list[str]:  # fmt: skip
     loud = loud_label(run)
     bases = sorted({v.basis for arm in found.values() for v in arm.values() if v.basis})
-    flags = sorted({flag for cells in groups.values() for stored in cells for flag in stored.flags})
+    flagged = flag_note([stored.flags for cells in groups.values() for stored in cells])
     notes = [f"[bold red]{loud}[/bold red]"] if loud else []
     notes.append(("Setting: " if len(groups) == 1 else "Settings: ") + "; or ".join(groups) + ".")
     notes.append(
@@ -230,7 +231,7 @@ def _footnotes(
         f"against a noise band of {band:.1%}."
     )
     notes.append(f"Best fixed window: chosen on {' or '.join(bases)}, compared on the rest." if bases else "")
-    notes.append(f"! flagged, e.g. {flags[0]}; summary.csv lists all flags" if flags else "")
+    notes.append(f"!: {flagged}. summary.csv has the numbers N." if flagged else "")
     return [note for note in notes if note]
 
 

@@ -17,6 +17,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.settings import RunConfig
+from dsbench.store import write_atomically
 from dsbench.workloads.workload import Prompt, Workload
 
 RECORDING_BATCH = {"cpu": 16, "cuda": 128}
@@ -81,9 +82,7 @@ def pinned_texts(
         for request in record_texts(missing, engines):
             kept[request.name] = list(request.output)
         frame = pd.DataFrame({"name": list(kept), "output": list(kept.values())})
-        draft = path.with_suffix(".draft")
-        frame.to_parquet(draft, index=False)
-        draft.replace(path)
+        write_atomically(path, frame.to_parquet(index=False))
     return [kept[r.name] for r in queue]
 
 

@@ -6,10 +6,14 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from numba.core import event as numba_event
+
+events: Any = numba_event
+
 
 @dataclass(slots=True)
 class CompileCount:
-    """Grows by one with each Triton kernel that is compiled."""
+    """Grows by one with each kernel that Triton or numba compiles, or numba reads from its cache."""
 
     total: int = 0
 
@@ -17,13 +21,24 @@ class CompileCount:
         self.total += 1
 
 
+class Listener(events.Listener):  # type: ignore[misc]
+    """Tells the count of numba's compilations as they begin; those that call for others are one each."""
+
+    def __init__(self, count: CompileCount) -> None:
+        self.count = count
+
+    def on_start(self, event: Any) -> None:
+        self.count.saw()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
 @functools.cache
 def compile_count() -> CompileCount:
-    """The process's one counter, behind the hook that Triton has one of; a hook that was there before still runs.
-
-    It stays at zero where Triton is not installed: then nothing is compiled at all.
-    """
+    """The process's one counter, behind the hook that Triton has one of; a hook that was there before still runs."""
     count = CompileCount()
+    events.register("numba:compile", Listener(count))
     try:
         from triton import knobs
     except ImportError:

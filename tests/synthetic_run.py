@@ -33,7 +33,7 @@ def window_of(mode, workload, batch):
     """Drafts sent, and committed at most; the planned arms take less of what seldom matches, and less under load."""
     if mode == "none":
         return 0, 0
-    if mode.startswith("static:"):
+    if mode.startswith(("static:", "mtp:")):
         return (int(mode.split(":")[1]),) * 2
     if mode in ("static", "no-trim"):
         return BLOCK, BLOCK
@@ -61,7 +61,7 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
         for slot in slots:
             sent, window = window_of(mode, slot["workload"], batch)
             window = min(window, tokens - slot["out"] - 1)
-            if mode not in ("none", "static") and "static" not in mode:
+            if mode != "none" and not mode.startswith(("static", "mtp:")):
                 window = max(0, window - int(rng.random() < 0.3))
             sent = window if mode == "compact" else min(sent, tokens - slot["out"] - 1)
             whole = int(slot["match"][slot["out"]])

@@ -12,7 +12,7 @@ from test_cli import dsbench, model, sweep_flags, write_drafter  # noqa: F401
 from test_engine import make_requests, run
 from test_overlap import finish, overlapped
 
-from dsbench import commands
+from dsbench import commands, engine_bench
 from dsbench.errors import EnvironmentRefused
 from dsbench.metrics import cell_summary
 from dsbench.runtime import overlap
@@ -167,7 +167,8 @@ def test_the_cells_summary_flags_it():
 def overlapping(monkeypatch):
     """Deployments whose rounds overlap, uncaptured, on a CPU."""
     deploy = commands.deploy
-    monkeypatch.setattr(commands, "deploy", lambda *a, **k: replace(deploy(*a, **k), graphs=True, overlap=True))
+    for module in (commands, engine_bench):
+        monkeypatch.setattr(module, "deploy", lambda *a, **k: replace(deploy(*a, **k), graphs=True, overlap=True))
 
 
 def test_a_sweep_says_what_failed_and_flags_the_cell(model, tmp_path, overlapping, monkeypatch):  # noqa: F811

@@ -27,8 +27,11 @@ MIX = "mix:math=1,poetry=1"
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    modes = ["none", "static:2", "static", "compact", "cap-accept"]
+    modes = ["none", "static:2", "static", "mtp:1", "mtp:3", "compact", "compact:oracle", "cap-accept"]
     run = write_synthetic_run(folder / "r", modes=modes, batches=[1, 4], workloads=["math", MIX], repeats=1, tokens=24)
+    stored = next(c for c in run.cells() if c.cell.mode == "mtp:1")
+    flags = ["2 of 31 steps compiled a kernel", *stored.flags]
+    run.write_cell(stored.folder.name, stored.cell, stored.summary, flags)
     return {path.name: path for path in draw_all(run, folder / "plots")}
 
 
@@ -51,6 +54,8 @@ def test_pictures_are_wide_enough_and_not_blank(drawn):
     [
         ("frontier", ["per-user speed [tokens/s]", "throughput [tokens/s]", "R=4", "none", "cap-accept", "static:2"]),
         ("frontier", ["best fixed window at each R, in hindsight", "mix:math=1, poetry=1", "compact, against none:"]),
+        ("frontier", ["best mtp at each R", "compact:oracle (upper bound)", "N of N steps compiled a kernel (1 cell)"]),
+        ("step-time", ["cells are flagged: "]),
         (
             "budget",
             ["Verify budget by workload", "drafts scheduled", "would have been accepted", "cap-accept"],
