@@ -21,6 +21,7 @@ from dsbench.report_html import as_html
 from dsbench.report_markdown import as_markdown
 from dsbench.report_parts import Report, Section
 from dsbench.report_sections import Scene, budget_section, frontier_section, ledger_section, waterfall_section
+from dsbench.report_simulated import simulated_section
 from dsbench.store import RunStore, StoredCell, write_atomically
 from dsbench.writing import file_to_write
 
@@ -69,7 +70,8 @@ def make_report(store: RunStore, *, partial: bool = False) -> Report:
             lead = f"{setting}: " if suffix else ""
             headline += [lead + line for line in sentences(group, scene.points, scene.arm, scene.against)]
             parts = [frontier_section(scene), budget_section(scene), waterfall_section(scene), ledger_section(scene)]
-            parts.append(prediction_section(scene, store))
+            simulated = (run.get("labels") or {}).get("simulated")
+            parts.append(simulated_section(scene, store) if simulated else prediction_section(scene, store))
             sections += [_named(part, setting if suffix else "") for part in parts]
     sections += [memory_section(run), flags_section(cells), reading_section()]
     headline.append(next(s for s in sections if s.id == "flags").text[0].split(";")[0] + ".")

@@ -117,9 +117,13 @@ def _counted(found: Sequence[Against], arm: str, base: str) -> str:
     counts = Counter(verdict(ratio) for _, _, ratio in known)
     words = ", ".join(f"{word} in {counts[word]}" for word in WORDS if counts[word])
     least, most = (pick(known, key=lambda item: item[2].value) for pick in (min, max))
-    line = f"{arm} against {base}: {words} of {len(known)} cells; throughput from {_ratio(*least)} to {_ratio(*most)}"
+    line = f"{arm} against {base}: {words} of {len(known)} cells; throughput {_span(least, most)}"
     bases = sorted({one.basis for one, _, _ in known if one.basis and "fixed" in base})
     return line + (f" (chosen on {' or '.join(bases)}, compared on the rest)." if bases else ".")
+
+
+def _span(least: tuple[Against, str, Interval], most: tuple[Against, str, Interval]) -> str:
+    return _ratio(*least) if least[0] is most[0] else f"from {_ratio(*least)} to {_ratio(*most)}"
 
 
 def _ratio(one: Against, _: str, ratio: Interval) -> str:
@@ -143,7 +147,7 @@ def _at_equal_service(found: Sequence[Against], arm: str) -> list[str]:
             least, most = (pick(known, key=lambda item: item[2].value) for pick in (min, max))
             off = len(found) - len(known)
             lines.append(
-                f"{words.format(arm=arm)} {_ratio(*least)} to {_ratio(*most)} of none's"
+                f"{words.format(arm=arm)} {_span(least, most)} of none's"
                 + (f"; no data for {off} of {len(found)} points (off the measured curve)." if off else ".")
             )
     return lines

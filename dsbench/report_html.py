@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from dsbench.report_parts import Picture, Report, Table, as_csv, is_number, shown
+from dsbench.report_parts import Picture, Report, Table, as_csv, is_number, is_numeric, shown
 
 TEMPLATE = "report.html.jinja"
 
@@ -18,7 +18,10 @@ def as_html(report: Report) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"shown": shown, "is_number": is_number, "csv_data": csv_data, "picture_data": picture_data}
+    environment.filters |= {
+        "shown": shown, "is_number": is_number, "is_numeric": is_numeric, "csv_data": csv_data,
+        "picture_data": picture_data,
+    }  # fmt: skip
     return environment.get_template(TEMPLATE).render(report=report)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsbench.report_parts import Report, Table, is_number, shown
+from dsbench.report_parts import Report, Table, is_numeric, shown
 
 
 def as_markdown(report: Report) -> str:
@@ -26,8 +26,7 @@ def as_markdown(report: Report) -> str:
 
 
 def table_lines(table: Table) -> list[str]:
-    numeric = [any(is_number(row[i]) for row in table.rows) for i in range(len(table.heads))]
-    rule = "|".join("---:" if right else "---" for right in numeric)
+    rule = "|".join("---:" if is_numeric(table, i) else "---" for i in range(len(table.heads)))
     rows = ["| " + " | ".join(_plain(shown(value)) for value in row) + " |" for row in table.rows]
     return ["| " + " | ".join(map(_plain, table.heads)) + " |", f"|{rule}|", *rows]
 

@@ -84,6 +84,10 @@ def is_number(value: Value) -> bool:
     return value is not None and not isinstance(value, str)
 
 
+def is_numeric(table: Table, column: int) -> bool:
+    return any(is_number(row[column]) for row in table.rows)
+
+
 def as_csv(table: Table) -> str:
     """Full precision; a column of intervals becomes three: the value, _low and _high."""
     wide = [any(isinstance(row[i], Interval) for row in table.rows) for i in range(len(table.heads))]

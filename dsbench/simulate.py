@@ -33,6 +33,7 @@ from dsbench.workloads.workload import Workload
 CODE = "simulated"  # instead of the sources that were measured
 OVERLAPS = ("full", "fixed", "argmax")  # policies whose rows are known before a round's drafts are
 UNTIMED_HOST = "every phase is waited for, and this table does not hold the host's time"
+UNTIMED_SLOTS = "short drafts are priced as whole blocks: this table does not time slots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class Simulation:
         """As the deployment that was profiled runs the arm."""
         lag, overlaps = self.config.budget_lag, self.costs.table.contract.get("executor") == "overlap"
         if overlaps and arm.policy in OVERLAPS:
-            delay = max(lag, OVERLAPPED.delay)
-            return Pace(delay=delay, age=delay + 1, waits=False)
+            age = lag or OVERLAPPED.age
+            return Pace(delay=age - 1, age=age, waits=False)
         return replace(WAITING, age=lag)
 
     def cell(self, arm: Arm, batch: int, workload: Workload) -> Cell:
@@ -129,9 +130,19 @@ def _play_cell(
     key = cell.key(plan.costs.table.contract, CODE)
     store.write_repeat(key, tables)
     summary = cell_summary(*tables.values(), batch=batch, block=block)
-    overlaps = plan.costs.table.contract.get("executor") == "overlap"
-    flags = summary["flags"] + ([UNTIMED_HOST] if overlaps and pace.waits else [])
+    flags = summary["flags"] + doubts(plan, arm)
     store.write_cell(key, cell, summary | {"flags": flags}, flags, code=CODE)
+
+
+def doubts(plan: Simulation, arm: Arm) -> list[str]:
+    """What the table does not hold of this arm, in words."""
+    table, captured = plan.costs.table, plan.costs.table.contract.get("executor", "eager") != "eager"
+    found = []
+    if table.contract.get("executor") == "overlap" and plan.pace(arm).waits:
+        found.append(UNTIMED_HOST)
+    if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.slot_bias == 0:
+        found.append(UNTIMED_SLOTS)
+    return found
 
 
 def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:

@@ -162,4 +162,4 @@ class _Loop:
                 extrapolated=table.outside(shape),
             )
         )  # fmt: skip
-        self.played.rounds += [round_row(number, chooser.arm, chooser.block, choice, one) for one in came]
+        self.played.rounds += [round_row(number, chooser.block, choice, one) for one in came]

@@ -93,10 +93,11 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Slots drafted [R], windows [R], rows that are launched, survival [R, G], requests whose prior had to do."""
+    """Slots drafted [R], windows [R], drafts sent to the target [R], rows launched, survival [R, G], priors used."""
 
     depth: Array
     window: Array
+    sent: Array
     rows: int
     survival: Array
     priors: int = 0
@@ -124,7 +125,9 @@ class Chooser:
         if self.arm.policy in ("full", "fixed"):
             exact = self.pace.waits and self.arm.layout == "packed"
             rows = n + int(limits.sum()) if exact else n * (cap + 1)
-            return Choice(depth=np.full(n, cap), window=limits, rows=rows, survival=np.tile(self.prior, (n, 1)))
+            every = np.full(n, cap)
+            sent = every if self.pace.waits and self.arm.layout == "rectangular" else limits
+            return Choice(depth=every, window=limits, sent=sent, rows=rows, survival=np.tile(self.prior, (n, 1)))
         conditional = np.stack([s.row(s.script.conditional) for s in seats])
         free = np.stack([s.row(s.script.free) for s in seats])
         if self.budgets is not None:
@@ -143,9 +146,12 @@ class Chooser:
         chosen = budgets.choose(past, np.clip(room - known - 1, 0, self.block), context)
         own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
         survival = np.cumprod(own, axis=1)
-        window = best_windows(survival, np.minimum(limits, chosen.depth), chosen.rows - n)
-        rows = n * (chosen.depth + 1) if self.arm.commit == "window" else chosen.rows
-        return Choice(depth=np.full(n, chosen.depth), window=window, rows=rows, survival=survival, priors=priors)
+        cap = np.minimum(limits, chosen.depth)
+        window, whole = best_windows(survival, cap, chosen.rows - n), self.arm.commit == "window"
+        return Choice(
+            depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
+            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=priors,
+        )  # fmt: skip
 
     def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:
         """Depth by the token-free head, then windows by the round's confidences."""
@@ -167,7 +173,8 @@ class Chooser:
             past, priors = self._past(seats, number, survival)
             window = best_windows(survival, cap, want_tier(past, cap, self.table, context).rows - n)
         sent = cap if self.arm.commit == "window" else window
-        return Choice(depth=depth, window=window, rows=n + int(sent.sum()), survival=survival, priors=priors)
+        rows = n + int(sent.sum())
+        return Choice(depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=priors)
 
     def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, int]:
         """Survival [R, G] that is `age` rounds old, and how many requests had none."""

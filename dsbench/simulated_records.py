@@ -41,11 +41,11 @@ def step_row(
     """Who waits for each phase stamps a round's start; else it is stamped when the host reads it."""
     live, seated = len(came), len(choice.window)
     granted = sum(int(choice.window[d.row]) for d in came)
-    drafted = sum(int(choice.depth[d.row]) for d in came)
-    rows = live + (drafted if arm.commit == "window" else granted)
+    rows = live + sum(int(choice.sent[d.row]) for d in came)
+    useful = rows if arm.commit == "window" and pace.waits else live + granted
     return {
         "step": number, "start": spent.start if pace.waits else spent.end - HANDED, "requests": live,
-        "budget": granted, "rows": rows, "tier": tier, "padding": max(0, tier - live - granted), "misses": 0,
+        "budget": granted, "rows": rows, "tier": tier, "padding": max(0, tier - useful), "misses": 0,
         "compiles": 0, "context": context, "delivered": sum(d.tokens for d in came), "draft_seconds": spent.draft,
         "plan_seconds": 0.0, "pack_seconds": 0.0, "verify_seconds": spent.verify, "accept_seconds": 0.0,
         "commit_seconds": 0.0, "seconds": (0.0 if pace.waits else spent.prefill) + spent.draft + spent.verify,
@@ -55,12 +55,12 @@ def step_row(
     }  # fmt: skip
 
 
-def round_row(number: int, arm: Arm, block: int, choice: Choice, came: Delivered) -> dict[str, Any]:
+def round_row(number: int, block: int, choice: Choice, came: Delivered) -> dict[str, Any]:
     script, window, depth = came.seat.script, int(choice.window[came.row]), int(choice.depth[came.row])
     return {
         "step": number, "request": script.id, "workload": script.workload,
         "position": script.prompt_tokens + came.before - 1, "output_index": came.before, "window": window,
-        "verified": depth if arm.commit == "window" else window, "accepted": came.tokens - 1, "delivered": came.tokens,
+        "verified": int(choice.sent[came.row]), "accepted": came.tokens - 1, "delivered": came.tokens,
         "ceiling": ceiling(script, came.before, depth, block), "flips": 0, "drafts": [0] * depth, "logits": [],
         "free_logits": [], "name": script.name.partition("#")[0],
     }  # fmt: skip
