@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +59,6 @@ def by_arm(cells: Sequence[StoredCell]) -> dict[str, Steps]:
     for stored in cells:
         found.setdefault(names[stored.folder], []).append(steps_of(stored))
     return {arm: joined for arm, parts in found.items() if len((joined := together(parts)).error)}
-
-
-def by_cell(cells: Sequence[StoredCell]) -> dict[Path, Steps]:
-    return {stored.folder: steps_of(stored) for stored in cells}
 
 
 def together(parts: Sequence[Steps]) -> Steps:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsbench.completeness import begun, missing_cells, missing_text
 from dsbench.errors import IncompleteRun
@@ -25,6 +26,9 @@ from dsbench.report_simulated import simulated_section
 from dsbench.store import RunStore, StoredCell, write_atomically
 from dsbench.writing import file_to_write
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def write_report(folder: Path, *, out: Path | None, markdown: bool, partial: bool) -> None:
     """Writes RUN/report.html and prints its path, or prints Markdown; `out` names another file for either.
@@ -35,7 +39,7 @@ def write_report(folder: Path, *, out: Path | None, markdown: bool, partial: boo
     store = RunStore(folder)
     path = out if out is not None or markdown else folder / "report.html"
     file_to_write(path)
-    report = make_report(store, partial=partial)
+    report = make_report(store, partial=partial, pictures=not markdown)
     text = as_markdown(report) if markdown else as_html(report)
     if path is None:
         print(text, end="")
@@ -45,9 +49,25 @@ def write_report(folder: Path, *, out: Path | None, markdown: bool, partial: boo
     print(path)
 
 
-def make_report(store: RunStore, *, partial: bool = False) -> Report:
-    """Everything a report says. Raises as `write_report` does."""
-    cells, run = finished_cells(store), store.read_run()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCell(StoredCell):
+    """A cell whose small tables are read once, since every section reads them; nobody changes a table."""
+
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def table(self, name: str) -> pd.DataFrame:
+        if name == "rounds":
+            return StoredCell.table(self, name)
+        if name not in self.kept:
+            self.kept[name] = StoredCell.table(self, name)
+        found: pd.DataFrame = self.kept[name]
+        return found
+
+
+def make_report(store: RunStore, *, partial: bool = False, pictures: bool = True) -> Report:
+    """Everything a report says, with its pictures or without. Raises as `write_report` does."""
+    run = store.read_run()
+    cells = [KeptCell(**{f.name: getattr(c, f.name) for f in fields(StoredCell)}) for c in finished_cells(store)]
     missing = missing_cells(store)
     if missing and not partial:
         started = begun(store)
@@ -66,7 +86,7 @@ def make_report(store: RunStore, *, partial: bool = False) -> Report:
     with tempfile.TemporaryDirectory() as room, style():
         for number, (setting, group) in enumerate(groups.items(), start=1):
             suffix = f"-{number}" if len(groups) > 1 else ""
-            scene = _scene(group, run, setting, loud, Path(room), suffix, tiers)
+            scene = _scene(group, run, setting, loud, Path(room) if pictures else None, suffix, tiers)
             lead = f"{setting}: " if suffix else ""
             headline += [lead + line for line in sentences(group, scene.points, scene.arm, scene.against)]
             parts = [frontier_section(scene), budget_section(scene), waterfall_section(scene), ledger_section(scene)]
@@ -83,8 +103,8 @@ def make_report(store: RunStore, *, partial: bool = False) -> Report:
 
 
 def _scene(
-    group: Sequence[StoredCell], run: dict[str, Any], setting: str, loud: str, folder: Path, suffix: str,
-    tiers: tuple[int, ...] | None,
+    group: Sequence[StoredCell], run: dict[str, Any], setting: str, loud: str, folder: Path | None,
+    suffix: str, tiers: tuple[int, ...] | None,
 ) -> Scene:  # fmt: skip
     points, arm = points_by_workload(group), main_arm(group)
     return Scene(

@@ -55,15 +55,15 @@ def prediction_section(scene: Scene, store: RunStore) -> Section:
             sorted(arms, key=arm_rank) if (one := off(arms[arm].error)) is not None]  # fmt: skip
     same = (scene.lines, scene.loud, ("svg",))
     pictures = scene.pictures(
-        draw_step_times(cells, scene.folder, f"step-time{scene.suffix}", *same),
+        lambda room: draw_step_times(cells, room, f"step-time{scene.suffix}", *same),
         f"Predicted against measured step time, a panel an arm, a colour a batch size. {'; '.join(told)}.",
     )
     pictures += scene.pictures(
-        draw_prediction(cells, scene.folder, f"prediction{scene.suffix}", *same),
+        lambda room: draw_prediction(cells, room, f"prediction{scene.suffix}", *same),
         f"The cost table's error by tier and over the run, a line an arm. {'; '.join(told)}.",
     )
     pictures += scene.pictures(
-        draw_cost_of(store, scene.folder, formats=("svg",)),
+        lambda room: draw_cost_of(store, room, formats=("svg",)),
         "The cost table's fit against the step times it was made from, its residuals and the draft curve.",
     )
     heads = ("steps", "median error %", "bias %", "95% within %", "10% quantile %", "90% quantile %")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +52,16 @@ class Scene:
     run: Mapping[str, Any]
     lines: tuple[str, ...]
     loud: str
-    folder: Path  # where pictures are drawn before they are taken in
+    folder: Path | None  # where pictures are drawn before they are taken in; None: none are drawn
     suffix: str
     tiers: tuple[int, ...] | None
     points: Mapping[str, Sequence[Point]]
     arm: str  # that the report is about
     against: Sequence[Against]
 
-    def pictures(self, paths: Sequence[Path], alt: str) -> tuple[Picture, ...]:
-        """The SVGs as they are, with the conditions behind the alt text."""
+    def pictures(self, draw: Callable[[Path], Sequence[Path]], alt: str) -> tuple[Picture, ...]:
+        """The SVGs that `draw` writes into a folder, with the conditions behind the alt text."""
+        paths = () if self.folder is None else draw(self.folder)
         said = f"{alt} {'; '.join(part for part in (self.loud, *self.lines) if part)}."
         return tuple(Picture(name=path.stem, svg=path.read_text(), alt=said) for path in paths)
 
@@ -78,14 +80,16 @@ def frontier_section(scene: Scene) -> Section:
         )  # fmt: skip
     heads = ("workload", "R", "arm", "tokens/s", "per user", "per user p10", "tau", "window", "prompts", "on frontier")
     points = Table(name=f"frontier{scene.suffix}", caption="Every point", heads=heads, rows=tuple(rows))
-    paths = draw_frontier(cells, scene.folder, f"frontier{scene.suffix}", scene.lines, scene.loud, ("svg",))
     stand = [f"{workload_text(w)}: {'. '.join(standing(own))}." for w, own in scene.points.items()]
     crossed = _crossings(scene)
     said = " ".join(f"{row[0]}: {row[1]}." for row in crossed.rows)
     alt = f"Throughput against per-user speed, a panel a workload. {' '.join(stand)} {said}"
+    pictures = scene.pictures(
+        lambda room: draw_frontier(cells, room, f"frontier{scene.suffix}", scene.lines, scene.loud, ("svg",)), alt
+    )
     return Section(
         id=f"frontier{scene.suffix}", title="Frontier", text=(FRONTIER, *stand, SERVICE),
-        pictures=scene.pictures(paths, alt), tables=(_gains(scene), crossed, _envelopes(scene), points),
+        pictures=pictures, tables=(_gains(scene), crossed, _envelopes(scene), points),
     )  # fmt: skip
 
 
@@ -159,9 +163,6 @@ def budget_section(scene: Scene) -> Section:
         total = sum(counts)
         shares = [f"{count / total:.0%}" for count in counts] if total else []
         windows.append((*place, total, *shares, *["–"] * (deepest - len(shares))))
-    paths = draw_budgets(
-        scene.cells, scene.folder, f"budget{scene.suffix}", scene.lines, scene.loud, ("svg",), scene.tiers
-    )
     parts = [f"{w} R={b} {a}: window {_mean(c)}, delivered {_tau(c)}" for c in chosen
              for w, b, a in [(c.cell.workload, c.cell.batch, names[c.folder])]]  # fmt: skip
     alt = (
@@ -169,8 +170,14 @@ def budget_section(scene: Scene) -> Section:
     )
     heads = ("workload", "R", "arm", "anchor", "scheduled", "fill a tier", "past the window", "padding", "accepted",
              "rejected", "missed", "trimmed", "delivered")  # fmt: skip
+    pictures = scene.pictures(
+        lambda room: draw_budgets(
+            scene.cells, room, f"budget{scene.suffix}", scene.lines, scene.loud, ("svg",), scene.tiers
+        ),
+        alt,
+    )
     return Section(
-        id=f"budget{scene.suffix}", title="Verify budget", text=(BUDGET,), pictures=scene.pictures(paths, alt),
+        id=f"budget{scene.suffix}", title="Verify budget", text=(BUDGET,), pictures=pictures,
         tables=(
             Table(name=f"budget{scene.suffix}", caption="Rows and drafts, a request and round", heads=heads,
                   rows=tuple(rows)),
@@ -198,9 +205,10 @@ def waterfall_section(scene: Scene) -> Section:
             falls = waterfalls(scene.cells, source, target)
         except UsageError:  # an arm did not run
             continue
-        paths = draw_waterfalls(falls, scene.folder, scene.run, formats=("svg",))
         alt = f"Floating bars from {source} to {target}, which add up: " + "; ".join(map(_fall_text, falls)) + "."
-        pictures += [Picture(name=f"{p.name}{scene.suffix}", svg=p.svg, alt=p.alt) for p in scene.pictures(paths, alt)]
+        draw = partial(draw_waterfalls, falls, run=scene.run, formats=("svg",))
+        drawn = scene.pictures(draw, alt)
+        pictures += [Picture(name=f"{p.name}{scene.suffix}", svg=p.svg, alt=p.alt) for p in drawn]
         tables.append(_fall_table(falls, scene.suffix))
     text = (FALL,) if tables else (f"The run lacks the arms: {' or '.join(f'{a} and {b}' for a, b in PAIRS)}.",)
     return Section(

@@ -37,7 +37,7 @@ def simulated_section(scene: Scene, store: RunStore) -> Section:
     )
     arms = "; ".join(f"{arm} {one['median']:.1%}" for arm, one in body["by_arm"].items())
     pictures = scene.pictures(
-        draw_against(body, scene.folder, f"against{scene.suffix}", scene.lines, scene.loud, ("svg",)),
+        lambda room: draw_against(body, room, f"against{scene.suffix}", scene.lines, scene.loud, ("svg",)),
         f"Simulated over measured throughput, a point a cell. {told} Median error by arm: {arms}.",
     )
     return Section(
