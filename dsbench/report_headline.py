@@ -119,6 +119,8 @@ def _counted(found: Sequence[Against], arm: str, base: str) -> str:
     least, most = (pick(known, key=lambda item: item[2].value) for pick in (min, max))
     line = f"{arm} against {base}: {words} of {len(known)} cells; throughput {_span(least, most)}"
     bases = sorted({one.basis for one, _, _ in known if one.basis and "fixed" in base})
+    if bases == ["the same data"]:
+        return line + " (chosen and compared on the same data)."
     return line + (f" (chosen on {' or '.join(bases)}, compared on the rest)." if bases else ".")
 
 
