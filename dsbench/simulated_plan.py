@@ -93,7 +93,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Slots drafted [R], windows [R], drafts sent to the target [R], rows launched, survival [R, G], priors used."""
+    """Slots drafted [R], windows [R], drafts sent to the target [R], rows launched, survival [R, G].
+
+    priors: requests whose budget came from one; age: of the confidences behind the budget, 0 where none are.
+    """
 
     depth: Array
     window: Array
@@ -101,6 +104,7 @@ class Choice:
     rows: int
     survival: Array
     priors: int = 0
+    age: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +155,17 @@ class Chooser:
         return Choice(
             depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
             rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=priors,
+            age=self.pace.age if priors < n else 0,
         )  # fmt: skip
 
     def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:
         """Depth by the token-free head, then windows by the round's confidences."""
         n, policy, context = len(seats), self.arm.policy, sum(s.context for s in seats)
         depth = np.full(n, self.block)
-        if policy in ("argmax", "early-stop") and self.arm.commit == "all" and not self.full:
-            seen = np.cumprod(free, axis=1)
+        seen = np.cumprod(free, axis=1)
+        if policy in ("argmax", "free", "early-stop") and self.arm.commit == "all" and not self.full:
             depth = best_windows(seen, limits, want_tier(seen, limits, self.table, context).rows - n)
+            depth = np.full(n, depth.max()) if policy == "free" else depth
         column = np.arange(self.block)
         own = np.where(column < depth[:, None], conditional, free)
         survival, cap, priors = np.cumprod(own, axis=1), np.minimum(limits, depth), 0
@@ -170,11 +176,12 @@ class Chooser:
         else:
             if policy == "oracle":
                 survival = (column < np.array([s.match for s in seats])[:, None]).astype(np.float64)
-            past, priors = self._past(seats, number, survival)
+            past, priors = (seen, 0) if policy == "free" else self._past(seats, number, survival)
             window = best_windows(survival, cap, want_tier(past, cap, self.table, context).rows - n)
         sent = cap if self.arm.commit == "window" else window
         rows = n + int(sent.sum())
-        return Choice(depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=priors)
+        age = self.pace.age if policy == "argmax" else 0
+        return Choice(depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=priors, age=age)
 
     def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, int]:
         """Survival [R, G] that is `age` rounds old, and how many requests had none."""

@@ -49,9 +49,10 @@ def step_row(
         "compiles": 0, "context": context, "delivered": sum(d.tokens for d in came), "draft_seconds": spent.draft,
         "plan_seconds": 0.0, "pack_seconds": 0.0, "verify_seconds": spent.verify, "accept_seconds": 0.0,
         "commit_seconds": 0.0, "seconds": (0.0 if pace.waits else spent.prefill) + spent.draft + spent.verify,
-        "predicted_seconds": float("nan"), "confidence_age": pace.age, "priors": choice.priors,
+        "predicted_seconds": float("nan"), "confidence_age": choice.age, "priors": choice.priors,
         "extrapolated": extrapolated, "flips": 0, "zombies": seated - live,
         "prefill_seconds": 0.0 if pace.waits else spent.prefill, "idle_seconds": 0.0, "host_seconds": 0.0,
+        "fallback": "",
     }  # fmt: skip
 
 

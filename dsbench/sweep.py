@@ -25,8 +25,8 @@ from dsbench.ranges import parse_range, split_workloads
 from dsbench.replay import open_trace, replay_queue, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.planner import refuse_anticipation
+from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.store import Cell, RunStore, StoredCell
 from dsbench.texts import build_queue, pinned_texts

@@ -24,7 +24,7 @@ from dsbench.profiles.fit import CostSample
 from dsbench.profiles.samples import save_samples
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.budget import DEPTHS
-from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.planner import allocate
 from dsbench.settings import RunConfig
@@ -90,19 +90,19 @@ def test_overlapped_rounds_are_the_engines_own(mode, slot):
     """Who is seated when, zombies, depths, windows, priors: all from the trace, the table and how late the host is."""
     trace = wide(toy_trace())
     queue = replayed(trace, tiny_target(), tokens=9, size=11)
-    engine = overlapped(mode, 3, recorded=20, scripted=True, slot=slot)
+    engine = overlapped(mode, 3, recorded=20, scripted=True, slot=slot, lag=LAG)
     finish(engine, queue, 3)
     found = played(mode, queue, engine.planner.table, tokens=9, concurrency=3, pace=OVERLAPPED)
     assert rounds_of_play(found) == rounds_of_engine(engine, queue)
     for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors"):
+        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age"):
             assert step[name] == getattr(record, name), name
     assert sum(s["zombies"] for s in found.steps) > 0
 
 
 @pytest.mark.parametrize(
     "mode", ["none", "static", "no-trim", "compact", "cap-accept", "compact:early-stop", "compact:threshold=0.4",
-             "compact:oracle"]
+             "compact:oracle", "compact:free", "cap-accept:free"]
 )  # fmt: skip
 def test_waiting_rounds_are_the_engines_own(mode):
     trace = wide(toy_trace())
