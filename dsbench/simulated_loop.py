@@ -14,10 +14,12 @@ from typing import Any
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.budget import Array, Budgets
-from dsbench.runtime.config import CHUNKS, PROMPTS
+from dsbench.runtime.config import EngineConfig
 from dsbench.simulated_costs import Costs
 from dsbench.simulated_plan import Choice, Chooser, Pace, Script, Seat
 from dsbench.simulated_records import HANDED, Delivered, Spent, request_row, round_row, step_row
+
+WAITING_ROWS = EngineConfig().prefill_chunk  # prompt rows of a pass that is waited for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,8 +50,7 @@ def play(
     loop = _Loop(chooser=chooser, costs=costs)
     waiting, open_ids = deque(queue), set(until)
     while open_ids:
-        loop.leave()
-        room = concurrency - len(loop.seats) - len(loop.prompts)
+        room = concurrency - loop.running
         loop.admit([waiting.popleft() for _ in range(min(room, len(waiting)))])
         assert loop.seats or loop.prompts, f"requests {sorted(open_ids)[:5]} never end"
         if loop.seats:
@@ -69,6 +70,7 @@ class _Loop:
     done: list[float] = field(default_factory=list)
     clock: float = 0.0
     prefill: float = 0.0  # seconds of prompts before the round to come
+    waited: int = 0  # rounds without a pass of prompts while some wait
     over: set[int] = field(default_factory=set)
     played: Played = field(default_factory=Played)
 
@@ -81,43 +83,85 @@ class _Loop:
         """The last round that the host has read when it launches the next."""
         return len(self.done) - 1 - self.pace.delay
 
-    def leave(self) -> None:
-        """Who has ended and is known to have gives up the seat."""
-        self.seats = [s for s in self.seats if s.ended is None or s.ended > self.read]
+    def gone(self, seat: Seat) -> bool:
+        """Whether the host knows that the seat's request has ended."""
+        return seat.ended is not None and seat.ended <= self.read
+
+    @property
+    def running(self) -> int:
+        """Requests that the host takes to be under way, those whose prompts wait among them."""
+        return len(self.prompts) + sum(not self.gone(seat) for seat in self.seats)
 
     def admit(self, scripts: Sequence[Script]) -> None:
-        """Runs prompts: all of them where every phase is waited for, else a pass, more while more wait than sit."""
+        """Takes requests in. Where every phase is waited for their prompts run at once, else when they are due."""
         now = self.clock if self.pace.waits else (self.done[self.read] if self.read >= 0 else 0.0)
         self.prompts.extend(Seat(script=script, admitted=now) for script in scripts)
-        while self.prompts:
-            self._prompt_pass()
-            if not self.pace.waits and len(self.prompts) <= len(self.seats):
+        if self.pace.waits:
+            self.seats = [s for s in self.seats if not self.gone(s)]
+            while self.prompts:
+                self.seats += self._prompt_pass()
+            return
+        holes = [i for i, seat in enumerate(self.seats) if self.gone(seat)]
+        while self._due(len(self.seats) - len(holes)):
+            for seat in self._prompt_pass():
+                at = holes.pop(0) if holes else len(self.seats)
+                self.seats[at : at + 1] = [seat]
+            if len(self.prompts) <= len(self.seats) - len(holes):
                 break
+        if holes and not self.prompts:
+            self._move_up(holes)
 
-    def _prompt_pass(self) -> None:
-        room, part, context = CHUNKS[-1], list[tuple[Seat, int]](), 0
+    def _due(self, sitting: int) -> bool:
+        """As `Prompts.due`: prompts wait for each other, but not long."""
+        if not self.prompts:
+            return False
+        passes = self.pace.prompts
+        left = sum(seat.script.prompt_tokens - seat.prefilled for seat in self.prompts)
+        full = len(self.prompts) >= passes.most or left >= passes.chunks[-1] or self.prompts[0].prefilled > 0
+        if full or len(self.prompts) * passes.share >= sitting or self.waited >= passes.patience:
+            self.waited = 0
+            return True
+        self.waited += 1
+        return False
+
+    def _move_up(self, holes: Sequence[int]) -> None:
+        """The last ones into the holes, as the overlapped loop does: who sits where decides between equal survivals."""
+        kept = len(self.seats) - len(holes)
+        behind = [seat for seat in self.seats[kept:] if not self.gone(seat)]
+        for hole, seat in zip([h for h in holes if h < kept], behind, strict=True):
+            self.seats[hole] = seat
+        del self.seats[kept:]
+
+    def _prompt_pass(self) -> list[Seat]:
+        """Prompt rows of the next requests, as many as a pass holds; who is done with theirs."""
+        chunks = self.pace.prompts.chunks
+        most = WAITING_ROWS if self.pace.waits else chunks[-1]
+        room, part, context = most, list[tuple[Seat, int]](), 0
         for seat in self.prompts:
             count = min(room, seat.script.prompt_tokens - seat.prefilled)
-            if count == 0 or (not self.pace.waits and len(part) == PROMPTS):
+            if count == 0 or (not self.pace.waits and len(part) == self.pace.prompts.most):
                 break
             part.append((seat, count))
             room, context = room - count, context + seat.prefilled + count
-        rows = CHUNKS[-1] - room
+        rows = most - room
         seconds = self.costs.prefill(
-            len(part), rows if self.pace.waits else next(c for c in CHUNKS if c >= rows), context
+            len(part), rows if self.pace.waits else next(c for c in chunks if c >= rows), context
         )
         self.clock, self.prefill = self.clock + seconds, self.prefill + seconds
+        done = []
         for seat, count in part:
             seat.prefilled += count
             if seat.prefilled == seat.script.prompt_tokens:
-                self.seats.append(self.prompts.popleft())
+                done.append(self.prompts.popleft())
                 seat.joined, seat.first, seat.out = len(self.done), self.clock, 1
                 if seat.script.room == 1:
                     self._end(seat, self.read if self.pace.waits else len(self.done))
+        return done
 
     def round(self) -> None:
         """One round of everybody that sits; who has ended, unknown to the host, is a zombie: one row, no token."""
-        arm, n, context = self.chooser.arm, len(self.seats), sum(s.context for s in self.seats)
+        arm, n = self.chooser.arm, len(self.seats)
+        context = sum(s.context for s in self.seats if not self.gone(s))
         choice = self.chooser.choose(self.seats, len(self.done))
         if arm.drafter == "none":
             draft, verify = 0.0, self.costs.alone(n, context)

@@ -13,7 +13,7 @@ import numpy as np
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.budget import Array, Budgets, early_stop, want_tier
-from dsbench.runtime.config import LAG
+from dsbench.runtime.config import CHUNKS, LAG, PATIENCE, PROMPTS, SHARE
 from dsbench.virtual_clock import best_windows
 
 
@@ -33,6 +33,16 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPasses:
+    """Captured passes over prompts: requests of one at most, its sizes, and how long prompts wait for each other."""
+
+    most: int = PROMPTS
+    chunks: tuple[int, ...] = CHUNKS
+    share: int = SHARE
+    patience: int = PATIENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How far the host is behind.
 
@@ -44,6 +54,7 @@ class Pace:
     delay: int
     age: int
     waits: bool
+    prompts: PromptPasses = PromptPasses()
 
 
 OVERLAPPED = Pace(delay=LAG - 1, age=LAG, waits=False)
@@ -82,9 +93,14 @@ class Seat:
         at = min(by - self.joined, len(self.past) - 1)
         return self.past[at][0] if at >= 0 else 0
 
+    def seen(self, by: int) -> int | None:
+        """The last of its rounds up to `by` that counted; None where none has been read."""
+        last = min(by, self.joined + len(self.past) - 1, by if self.ended is None else self.ended)
+        return last if last >= self.joined else None
+
     def survival(self, by: int) -> Array | None:
-        at = min(by - self.joined, len(self.past) - 1)
-        return self.past[at][1] if at >= 0 else None
+        last = self.seen(by)
+        return None if last is None else self.past[last - self.joined][1]
 
     def row(self, of: Array) -> Array:
         """The row [G] of `conditional` or `free` at its anchor; the last one again once it has ended."""
@@ -143,11 +159,14 @@ class Chooser:
     ) -> Choice:
         """Depth and rows from what the host has read; windows from the round's own confidences."""
         n = len(seats)
-        known = np.array([s.emitted(number - 1 - self.pace.delay) for s in seats])
-        context = sum(s.script.prompt_tokens for s in seats) + int(known.sum()) - n
+        read = number - 1 - self.pace.delay
+        known = np.array([s.emitted(read) for s in seats])
+        left = np.array([s.ended is None or s.ended > read for s in seats])
+        prompts = np.array([s.script.prompt_tokens for s in seats])
+        context = int((prompts + known - 1)[left].sum())
         past, priors = self._past(seats, number, np.cumprod(conditional, axis=1))
         room = np.array([s.script.room for s in seats])
-        chosen = budgets.choose(past, np.clip(room - known - 1, 0, self.block), context)
+        chosen = budgets.choose(past, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
         own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
         survival = np.cumprod(own, axis=1)
         cap = np.minimum(limits, chosen.depth)
@@ -155,7 +174,7 @@ class Chooser:
         return Choice(
             depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
             rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=priors,
-            age=self.pace.age if priors < n else 0,
+            age=self._age(seats, number),
         )  # fmt: skip
 
     def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:
@@ -182,6 +201,11 @@ class Chooser:
         rows = n + int(sent.sum())
         age = self.pace.age if policy == "argmax" else 0
         return Choice(depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=priors, age=age)
+
+    def _age(self, seats: Sequence[Seat], number: int) -> int:
+        """Rounds since the oldest confidences behind the budget."""
+        found = [s.seen(number - self.pace.age) for s in seats]
+        return max((number - f for f in found if f is not None), default=0)
 
     def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, int]:
         """Survival [R, G] that is `age` rounds old, and how many requests had none."""

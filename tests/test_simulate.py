@@ -32,7 +32,7 @@ from dsbench.simulate import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simul
 from dsbench.simulate_against import errors, misses
 from dsbench.simulated_costs import Costs, load_costs, plain_pass
 from dsbench.simulated_loop import play
-from dsbench.simulated_plan import OVERLAPPED, WAITING, Script
+from dsbench.simulated_plan import OVERLAPPED, WAITING, PromptPasses, Script
 from dsbench.store import RunStore
 from dsbench.trace import save_trace
 from dsbench.virtual_clock import best_windows
@@ -117,6 +117,23 @@ def test_waiting_rounds_are_the_engines_own(mode):
             assert step[name] == getattr(record, name), name
 
 
+@pytest.mark.parametrize(("mode", "size", "limit"), [("compact", 40, 6), ("static:2", 30, 9)])
+def test_prompts_that_wait_for_each_other_wait_as_the_engines_do(mode, size, limit, monkeypatch):
+    """With one prompt a seat to wait for, seats stay empty some rounds: rows for nobody, and then all move up."""
+    monkeypatch.setattr("dsbench.runtime.prompts.SHARE", 1)
+    queue = replayed(wide(toy_trace()), tiny_target(), tokens=limit, size=size)
+    engine = overlapped(mode, 5, recorded=20, scripted=True, slot=0.02, lag=LAG)
+    finish(engine, queue, 5)
+    pace = replace(OVERLAPPED, prompts=PromptPasses(share=1))
+    found = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=pace)
+    assert rounds_of_play(found) == rounds_of_engine(engine, queue)
+    for step, record in zip(found.steps, engine.steps, strict=False):
+        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age"):
+            assert step[name] == getattr(record, name), name
+    usual = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=OVERLAPPED)
+    assert len(usual.steps) < len(found.steps)
+
+
 def test_windows_on_the_host_are_the_planners():
     rng = np.random.default_rng(0)
     for number in range(60):
@@ -146,7 +163,7 @@ def test_time_is_the_tables_to_the_last_round():
         [constant(i, match=2) for i in range(3)], arm, BLOCK, costs, OVERLAPPED, concurrency=1,
         until=frozenset(range(3)), prior=np.full(BLOCK, 0.5),
     )  # fmt: skip
-    prompt = costs.prefill(1, 128, 40)
+    prompt = costs.prefill(1, 64, 40)
     rounds = [0.25 + table.verify_seconds(StepShape(1, 8, 40 + out)) for out in (0, 3, 6, 9)]
     zombies = 2 * (0.25 + table.verify_seconds(StepShape(1, 8, 40 + 12)))
     done = sorted(found.requests, key=lambda r: r["request"])
