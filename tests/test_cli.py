@@ -491,7 +491,10 @@ def test_commands_that_run_no_model_load_no_torch(tmp_path):
         ("compare", run.folder, other.folder, "--band", "0.9"),
     )  # fmt: skip
     assert loaded_by(commands, {"torch"}, tmp_path) == ""
-    code = "import sys, dsbench.simulate_run; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, dsbench.simulate_run, dsbench.report, dsbench.compare, dsbench.summary\n"
+        "assert not {'torch', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules), 'loads more than it needs to start'"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert loaded_by([("explain", "tau"), ("show", run.folder)], {"numpy"}, tmp_path).startswith("show")
 
