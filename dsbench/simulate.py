@@ -21,7 +21,8 @@ from dsbench.profiles.samples import samples_path
 from dsbench.ranges import parse_range, split_workloads
 from dsbench.replay import matching_trace, refuse_chains, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
-from dsbench.runtime.budget import DEPTHS, Array
+from dsbench.runtime.budget import DEPTHS
+from dsbench.runtime.objective import Array
 from dsbench.settings import RunConfig
 from dsbench.simulated_costs import Costs, load_costs
 from dsbench.simulated_loop import Played, play

@@ -13,8 +13,9 @@ from typing import Any
 
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.budget import Array, Budgets
+from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.objective import Array
 from dsbench.simulated_costs import Costs
 from dsbench.simulated_plan import Choice, Chooser, Pace, Script, Seat
 from dsbench.simulated_records import HANDED, Delivered, Spent, request_row, round_row, step_row
@@ -43,7 +44,7 @@ def play(
     budgets = None
     if arm.policy == "argmax" and not pace.waits:
         shallow = arm.commit == "all" and not full
-        budgets = Budgets(costs.table, block, (*(d for d in depths if shallow and d < block), block))
+        budgets = Budgets(costs.table, block, (*(d for d in depths if shallow and d < block), block), arm.weight)
     chooser = Chooser(
         arm=arm, block=block, table=costs.table, pace=pace, prior=prior[:block], budgets=budgets, full=full
     )

@@ -12,8 +12,9 @@ import numpy as np
 
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.budget import Array, Budgets, early_stop, want_tier
+from dsbench.runtime.budget import Budgets, early_stop, want_tier
 from dsbench.runtime.config import CHUNKS, LAG, PATIENCE, PROMPTS, SHARE
+from dsbench.runtime.objective import Array
 from dsbench.virtual_clock import best_windows
 
 
@@ -183,7 +184,7 @@ class Chooser:
         depth = np.full(n, self.block)
         seen = np.cumprod(free, axis=1)
         if policy in ("argmax", "free", "early-stop") and self.arm.commit == "all" and not self.full:
-            depth = best_windows(seen, limits, want_tier(seen, limits, self.table, context).rows - n)
+            depth = best_windows(seen, limits, want_tier(seen, limits, self.table, context, self.arm.weight).rows - n)
             depth = np.full(n, depth.max()) if policy == "free" else depth
         column = np.arange(self.block)
         own = np.where(column < depth[:, None], conditional, free)
@@ -196,7 +197,7 @@ class Chooser:
             if policy == "oracle":
                 survival = (column < np.array([s.match for s in seats])[:, None]).astype(np.float64)
             past, priors = (seen, 0) if policy == "free" else self._past(seats, number, survival)
-            window = best_windows(survival, cap, want_tier(past, cap, self.table, context).rows - n)
+            window = best_windows(survival, cap, want_tier(past, cap, self.table, context, self.arm.weight).rows - n)
         sent = cap if self.arm.commit == "window" else window
         rows = n + int(sent.sum())
         age = self.pace.age if policy == "argmax" else 0

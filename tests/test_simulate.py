@@ -84,6 +84,7 @@ def rounds_of_play(found):
 @pytest.mark.parametrize(
     ("mode", "slot"),
     [("none", 0.0), ("static", 0.0), ("static:2", 0.02), ("no-trim", 0.0), ("compact", 0.0), ("compact", 0.02),
+     ("compact:latency", 0.02),
      ("cap-accept", 0.02)],
 )  # fmt: skip
 def test_overlapped_rounds_are_the_engines_own(mode, slot):
@@ -102,7 +103,7 @@ def test_overlapped_rounds_are_the_engines_own(mode, slot):
 
 @pytest.mark.parametrize(
     "mode", ["none", "static", "no-trim", "compact", "cap-accept", "compact:early-stop", "compact:threshold=0.4",
-             "compact:oracle", "compact:free", "cap-accept:free"]
+             "compact:oracle", "compact:free", "cap-accept:free", "compact:latency"]
 )  # fmt: skip
 def test_waiting_rounds_are_the_engines_own(mode):
     trace = wide(toy_trace())
