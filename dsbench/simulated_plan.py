@@ -205,7 +205,8 @@ class Chooser:
 
     def _age(self, seats: Sequence[Seat], number: int) -> int:
         """Rounds since the oldest confidences behind the budget."""
-        found = [s.seen(number - self.pace.age) for s in seats]
+        read = number - 1 - self.pace.delay
+        found = [s.seen(number - self.pace.age) for s in seats if s.ended is None or s.ended > read]
         return max((number - f for f in found if f is not None), default=0)
 
     def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, int]:

@@ -52,7 +52,7 @@ def step_row(
         "predicted_seconds": float("nan"), "confidence_age": choice.age, "priors": choice.priors,
         "extrapolated": extrapolated, "flips": 0, "zombies": seated - live,
         "prefill_seconds": 0.0 if pace.waits else spent.prefill, "idle_seconds": 0.0, "host_seconds": 0.0,
-        "fallback": "",
+        "fallback": "", "seats": seated,
     }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_overlapped_rounds_are_the_engines_own(mode, slot):
     found = played(mode, queue, engine.planner.table, tokens=9, concurrency=3, pace=OVERLAPPED)
     assert rounds_of_play(found) == rounds_of_engine(engine, queue)
     for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age"):
+        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "seats"):
             assert step[name] == getattr(record, name), name
     assert sum(s["zombies"] for s in found.steps) > 0
 
@@ -129,7 +129,7 @@ def test_prompts_that_wait_for_each_other_wait_as_the_engines_do(mode, size, lim
     found = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=pace)
     assert rounds_of_play(found) == rounds_of_engine(engine, queue)
     for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age"):
+        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "seats"):
             assert step[name] == getattr(record, name), name
     usual = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=OVERLAPPED)
     assert len(usual.steps) < len(found.steps)
