@@ -17,6 +17,7 @@ demo: setup
 	$(BIN)/dsbench sweep --mode none,static,compact,cap-accept --batch 1,4,8,16 \
 	  --workload mix:math=1,chat=1,poetry=1 --requests 6 --max-tokens 28 --repeats 2 --out $(RUN)
 	$(BIN)/dsbench plot $(RUN)
+	$(BIN)/dsbench report $(RUN)
 
 # Unmarked tests first, then the short ones on the real model.
 test: setup

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dsbench.metrics import measured
 from dsbench.store import StoredCell
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FloatArray = NDArray[np.float64]
 OF_A_ROUND = ("draft", "verify", "padding", "host")
@@ -52,6 +55,8 @@ def account_of(stored: StoredCell) -> Account:
 
 def account(steps: pd.DataFrame, requests: pd.DataFrame) -> Account:
     """The account of the measured requests; both tables with a `rep` column where there are several repeats."""
+    import pandas as pd
+
     steps = steps if "rep" in steps else steps.assign(rep=0)
     everybody = requests if "rep" in requests else requests.assign(rep=0)
     parts = []
@@ -66,6 +71,8 @@ def account(steps: pd.DataFrame, requests: pd.DataFrame) -> Account:
 
 def _of_repeat(steps: pd.DataFrame, served: pd.DataFrame, ends: FloatArray) -> pd.DataFrame:
     """KEYS of each measured request of a repeat; `ends` are the ends of all requests, measured or not."""
+    import pandas as pd
+
     start, seconds = _column(steps, "start"), _column(steps, "seconds")
     admitted, first, finished = (_column(served, name) for name in ("admitted", "first_token", "finished"))
     there = (first[:, None] <= start) & (start < finished[:, None])

@@ -12,6 +12,7 @@ import typer
 
 from dsbench import __version__
 from dsbench.cli_results import results_app
+from dsbench.cli_simulate import simulate_app
 from dsbench.errors import DsbenchError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ app = typer.Typer(
 models_app = typer.Typer(no_args_is_help=True, help="Models that packages carry.")
 workloads_app = typer.Typer(no_args_is_help=True, help="Prompt sets, built in and real.")
 app.add_typer(results_app)
+app.add_typer(simulate_app)
 app.add_typer(models_app, name="models")
 app.add_typer(workloads_app, name="workloads")
 

@@ -1,4 +1,4 @@
-"""The commands that read results: plot, show, waterfall, frontier, ledger, compare, noise, explain. No torch."""
+"""The commands that read results: plot, show, report, waterfall, frontier, compare, noise and the like. No torch."""
 
 from __future__ import annotations
 
@@ -46,6 +46,19 @@ def slo_command(
     from dsbench.latency_table import show_slo
 
     show_slo(run, slo=slo, share=share, as_json=json_out)
+
+
+@results_app.command("report")
+def report_command(
+    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
+    out: Annotated[Path | None, typer.Option(help="File; default: RUN/report.html, or stdout for Markdown.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown, e.g. for a pull request.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Report what is there of an unfinished run.")] = False,
+) -> None:
+    """Write a run as one HTML file that needs no network: headline, pictures, tables with their data, conditions."""
+    from dsbench.report import write_report
+
+    write_report(run, out=out, markdown=markdown, partial=partial)
 
 
 @results_app.command("waterfall")

@@ -22,8 +22,7 @@ from dsbench.ranges import parse_events, parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.planner import refuse_anticipation
-from dsbench.runtime.targets.catalogue import default_home
-from dsbench.runtime.targets.load import SHAPE_PREFIX
+from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, default_home
 from dsbench.settings import RunConfig
 from dsbench.writing import check_writable, file_to_write, note
 

@@ -22,8 +22,8 @@ from dsbench.runtime.drafters.draft import Drafter, NoDrafter
 from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.random import random_drafter
-from dsbench.runtime.targets.catalogue import catalogue, default_home, model_folder, pull_model
-from dsbench.runtime.targets.load import SHAPE_PREFIX, LoadedTarget, load_target, target_folder
+from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, catalogue, default_home, model_folder, pull_model
+from dsbench.runtime.targets.load import LoadedTarget, load_target, target_folder
 from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
 

@@ -16,6 +16,7 @@ from dsbench.drafters_card import read_card, write_card
 from dsbench.drafters_file import FILE, Cell, Comparison, DrafterEntry, load_comparison, unique_names
 from dsbench.drafters_table import print_comparison, write_csv
 from dsbench.errors import UsageError
+from dsbench.plots_draft_time import draw_times
 from dsbench.plots_drafters import draw_decay
 from dsbench.profiles.calibration import EventKey
 from dsbench.ranges import parse_events, parse_range, split_workloads
@@ -63,7 +64,7 @@ def drafters(
     comparison = compare(deploy(config, need_drafter=False), folders, names, plan, out, note)
     write_csv(comparison, out / "drafters.csv")
     print_comparison(comparison)
-    for path in (out / FILE, out / "drafters.csv", *draw_decay(comparison, out)):
+    for path in (out / FILE, out / "drafters.csv", *draw_decay(comparison, out), *draw_times(comparison, out)):
         print(path)
     for folder in folders if cards else ():
         entry = comparison.find(folder_digest(folder))

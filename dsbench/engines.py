@@ -8,7 +8,7 @@ from dataclasses import replace
 from dsbench.deployment import Deployment
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.device_errors import named_device_errors
 from dsbench.runtime.drafters.draft import Drafter
 from dsbench.runtime.engine import Engine
@@ -21,7 +21,6 @@ from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request
 from dsbench.runtime.steady import Steady, make_steady
 
-LAG = 3  # age of an overlapped budget's confidences: while a round is read, one runs and one waits behind it
 STEADY = ("full", "fixed", "argmax")  # policies whose rows are known before a round's drafts are
 
 

@@ -17,22 +17,23 @@ def memory_table(body: Mapping[str, Any]) -> Table:
     table.add_column("part")
     table.add_column("of", overflow="fold")
     table.add_column("MiB", justify="right")
+    for part, of, mebibytes in memory_rows(body):
+        table.add_row(part, of, f"{mebibytes:,.1f}")
+    return table
 
-    def add(part: str, of: str, count: int) -> None:
-        if count:
-            table.add_row(part, of, f"{count / 2**20:,.1f}")
 
-    for name, words in WEIGHTS.items():
-        add("weights", words, body["weights"][name])
+def memory_rows(body: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    """Part, of what, MiB; parts of nothing are left out."""
+    rows: list[tuple[str, str, int]] = [("weights", words, body["weights"][name]) for name, words in WEIGHTS.items()]
     for pool in body["pools"]:
         where = f"{pool['tokens']} tokens, drafter {pool['drafter'][:12]}"
-        add("KV pages", f"target's layers; {where}", pool["target_layers"])
-        add("KV pages", f"drafter's layers; {where}", pool["drafter_layers"])
+        rows.append(("KV pages", f"target's layers; {where}", pool["target_layers"]))
+        rows.append(("KV pages", f"drafter's layers; {where}", pool["drafter_layers"]))
     for made in body["executors"]:
         where = f"{made['kind']}, depth {made['depth']}, {made['requests']} requests"
-        add("draft state, seats", where, made["state"])
-        add("captured graphs", f"{where}: {made['passes']} passes", made["graphs"])
-    add("rest of the peak", body["rest_is"], body["rest"])
-    add("peak", body["peak_is"], body["peak"])
-    add("outside torch", "context, kernels, graphs' nodes, others", body.get("outside_torch", 0))
-    return table
+        rows.append(("draft state, seats", where, made["state"]))
+        rows.append(("captured graphs", f"{where}: {made['passes']} passes", made["graphs"]))
+    rows.append(("rest of the peak", body["rest_is"], body["rest"]))
+    rows.append(("peak", body["peak_is"], body["peak"]))
+    rows.append(("outside torch", "context, kernels, graphs' nodes, others", body.get("outside_torch", 0)))
+    return [(part, of, count / 2**20) for part, of, count in rows if count]

@@ -1,4 +1,4 @@
-"""A run's pictures: predicted against measured step time, the frontier (plots_frontier), verify budgets (plots_budget).
+"""A run's pictures: predicted against measured step time, and those of plots_frontier, plots_budget, plots_prediction.
 
 `draw_all` draws what the run holds data for. Numbers come from the cells' summaries and records; nothing is measured
 here, and torch is never imported.
@@ -17,6 +17,7 @@ from dsbench.metrics import round_seconds
 from dsbench.plots_budget import draw_budgets
 from dsbench.plots_frontier import draw_frontier
 from dsbench.plots_labels import arm_names, arm_rank, by_setting, conditions, finished_cells, loud_label
+from dsbench.plots_prediction import draw_prediction
 from dsbench.plots_style import GREY, new_figure, plain_ticks, save, small_grid, style
 from dsbench.profiles.cost import load_cost_table
 from dsbench.store import RunStore, StoredCell
@@ -45,6 +46,7 @@ def draw_all(store: RunStore, out: Path, *, formats: Sequence[str] = ("png", "sv
             paths += draw_frontier(group, out, f"frontier{suffix}", lines, loud_label(run), formats)
             paths += draw_budgets(group, out, f"budget{suffix}", lines, loud_label(run), formats, tiers)
             paths += draw_step_times(group, out, f"step-time{suffix}", lines, loud_label(run), formats)
+            paths += draw_prediction(group, out, f"prediction{suffix}", lines, loud_label(run), formats)
     return paths
 
 
@@ -82,7 +84,7 @@ def draw_step_times(
     handles: dict[int, Any] = {}
     for arm, axes in zip(sorted(points, key=arm_rank), panels, strict=False):
         for batch, x, y in points[arm]:
-            handles[batch] = axes.scatter(x, y, s=9, alpha=0.45, linewidths=0, color=colours[batch])
+            handles[batch] = axes.scatter(x, y, s=9, alpha=0.45, linewidths=0, color=colours[batch], rasterized=True)
         ratio = np.concatenate([y / x for _, x, y in points[arm]]) - 1
         _identity(axes, float(ends[0]), float(ends[1]))
         text = f"median error {np.median(np.abs(ratio)):.1%}, bias {np.median(ratio):+.1%}\nn = {len(ratio)} steps"

@@ -175,7 +175,7 @@ def _legend(body: SubFigure, colours: dict[int, Any], held: bool) -> None:
     body.legend(handles=handles, loc="outside lower center", ncols=9, frameon=False)
 
 
-def draw_cost_of(store: RunStore, out: Path) -> list[Path]:
+def draw_cost_of(store: RunStore, out: Path, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """The fit of the table that a run was planned with, from the raw samples it kept; nothing where it kept none."""
     table = store.folder / "cost.json"
     if not samples_path(table).exists():
@@ -185,4 +185,4 @@ def draw_cost_of(store: RunStore, out: Path) -> list[Path]:
         load_samples(table), tiers=kept.tiers, contract=kept.contract, provenance=kept.provenance,
         seed=int(kept.provenance.get("seed", "0")),
     )  # fmt: skip
-    return draw_cost(fitted, report, out)
+    return draw_cost(fitted, report, out, formats=formats)

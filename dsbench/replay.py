@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dsbench.deployment import Deployment
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.calibration import EventKey
-from dsbench.rescale import rescaled
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.request import Request, SamplingParams, request_seed
-from dsbench.runtime.targets.load import SHAPE_PREFIX
+from dsbench.runtime.targets.catalogue import SHAPE_PREFIX
 from dsbench.settings import RunConfig
 from dsbench.trace import HINT, Trace, TraceRow, load_trace
 from dsbench.workloads.workload import MIX, Prompt, Workload, digest_of, mix
+
+if TYPE_CHECKING:
+    from dsbench.deployment import Deployment
 
 
 def open_trace(config: RunConfig, arms: Sequence[Arm]) -> Trace | None:
@@ -46,16 +48,30 @@ def open_trace(config: RunConfig, arms: Sequence[Arm]) -> Trace | None:
         raise UsageError(f"a trace holds matches under the coupled rule, not {config.accept}", hint="--accept coupled")
     if config.text != "pinned":
         raise UsageError("a trace is replayed on its own text", hint="--text pinned")
+    refuse_chains(arms)
+    return matching_trace(config)
+
+
+def refuse_chains(arms: Sequence[Arm]) -> None:
+    """Raises UsageError for an arm whose drafts no trace holds."""
     chain = next((arm.name for arm in arms if arm.drafter == "mtp"), None)
     if chain:
         raise UsageError(f"mode {chain} drafts with a chain, which no trace records", hint="leave it out")
+
+
+def matching_trace(config: RunConfig) -> Trace:
+    """The trace of `config`, rescaled where that is asked. Raises UsageError if it is of other sampling."""
     trace = load_trace(Path(config.trace))
     asked = EventKey(rule="coupled", temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
     if trace.event.canonical != asked.canonical:
         raise UsageError(
             f"{config.trace} was recorded under: {trace.event}; asked for: {asked}", hint="use the trace's own sampling"
         )
-    return rescaled(trace, config.acceptance) if config.acceptance else trace
+    if not config.acceptance:
+        return trace
+    from dsbench.rescale import rescaled
+
+    return rescaled(trace, config.acceptance)
 
 
 def trace_workload(trace: Trace, spec: str) -> Workload:

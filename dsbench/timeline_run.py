@@ -12,14 +12,14 @@ import torch
 
 from dsbench import __version__
 from dsbench.deployment import Deployment, environment
-from dsbench.engines import LAG, Engines, overlaps
+from dsbench.engines import Engines, overlaps
 from dsbench.plots_labels import conditions, loud_label
 from dsbench.plots_timeline import draw_timeline
 from dsbench.profiles.cost import CostTable
 from dsbench.ranges import split_workloads
 from dsbench.replay import replay_queue, trace_workload
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.texts import build_queue

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from dsbench.profiles.curve import Curve, FloatArray, IntArray
 
@@ -82,6 +81,8 @@ def fit_additive(
 
 def _solve(relative: FloatArray, weight: FloatArray, held: FloatArray) -> FloatArray:
     """argmin over x >= 0 of sum weight * (relative @ x - 1)^2 + |held * x|^2, in columns of unit norm."""
+    from scipy.optimize import nnls
+
     root = np.sqrt(weight)
     design = relative * root[:, None]
     norm = np.linalg.norm(design, axis=0)

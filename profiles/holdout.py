@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dsbench.profiles.curve import IntArray
 
@@ -51,6 +49,9 @@ def choose_holdout(
 
 def _parts(left: IntArray, right: IntArray, total: int) -> int:
     """Connected parts of the graph with an edge left[i] - right[i] per cell, lone nodes not counted."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(left)), (left, right)), shape=(total, total))
     count, _ = connected_components(graph, directed=False)
     return int(count) - (total - len(np.union1d(left, right)))

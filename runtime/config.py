@@ -8,6 +8,12 @@ from typing import get_args
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import Rule
 
+LAG = 3  # age of an overlapped budget's confidences: while a round is read, one runs and one waits behind it
+PROMPTS = 32  # requests of a captured prefill pass at most
+CHUNKS = (32, 64, 128, 256, 512, 1024)  # its prompt tokens
+SHARE = 32  # prompts wait until there is one for so many requests that sit: a pass costs much whatever it holds,
+PATIENCE = 3  # but no longer than so many rounds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:

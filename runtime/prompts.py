@@ -13,12 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dsbench.runtime.config import PATIENCE, PROMPTS, SHARE
 from dsbench.runtime.objective import Array
 from dsbench.runtime.request import Request, SamplingParams
-from dsbench.runtime.steady import PROMPTS, Steady
-
-SHARE = 32  # prompts wait until there is one for so many requests that sit: a pass costs much whatever it holds,
-PATIENCE = 3  # but no longer than so many rounds
+from dsbench.runtime.steady import Steady
 
 Maps = tuple[Array, Array, Array, Array]  # scale and offset [G] of the calibration, and of the token-free head's
 

@@ -22,15 +22,12 @@ from dsbench.kernels.plan import plan
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.batch import Batch, pack_padded
 from dsbench.runtime.budget import DEPTHS
-from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.config import CHUNKS, PROMPTS, EngineConfig
 from dsbench.runtime.drafters.draft import Draft, Standing
 from dsbench.runtime.graphs import Capture, Run, Tiers, capture_on, next_tier, tiers_of
 from dsbench.runtime.passes import Models, Round, draft_pass, verify_pass
 from dsbench.runtime.sampling import Sampling, coupled_choice
 from dsbench.runtime.seats import Seats, SeatShape
-
-PROMPTS = 32  # requests of a prefill pass at most
-CHUNKS = (32, 64, 128, 256, 512, 1024)  # its prompt tokens
 
 
 def make_steady(

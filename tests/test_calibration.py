@@ -177,7 +177,7 @@ def test_platt_minimises_the_penalised_likelihood():
 
 
 @given(st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, max_size=6))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_platt_of_a_handful_stays_sane(pairs):
     logits, accepted = np.array([[z] for z, _ in pairs]), np.array([int(y) for _, y in pairs])
     a, b = fit_platt(Rounds(logits=logits, accepted=accepted, window=np.ones(len(pairs), int)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from synthetic_run import write_synthetic_run
 from tiny import tiny_drafter, tiny_shape, write_mtp
 
 from dsbench import cli
@@ -455,12 +457,50 @@ def test_commands_that_would_hang_or_pass_vacuously(model, tmp_path):
     refused(dsbench("generate", *base, "--prompts", str(prompts), home=tmp_path), 2, "surrogate")
 
 
-def test_commands_that_read_results_import_no_torch():
+def loaded_by(commands, banned, cwd):
+    """Runs the commands in one process; the first that loads one of `banned` modules, or none of them."""
     code = (
-        "import sys; import dsbench.cli, dsbench.plots, dsbench.summary, dsbench.store; print('torch' in sys.modules)"
+        "import json, sys; from dsbench.cli import main\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    sys.argv = ['dsbench', *command]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert not end.code, (command, end.code)\n"
+        f"    if any(name in sys.modules for name in {sorted(banned)!r}):\n"
+        "        sys.exit('LOADED ' + ' '.join(command))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.strip() == "False"
+    asked = json.dumps([[str(part) for part in command] for command in commands])
+    path = {"PYTHONPATH": str(ROOT), "DSBENCH_HOME": str(cwd)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, asked], capture_output=True, text=True, cwd=cwd, env=os.environ | path, check=False
+    )
+    assert done.returncode == 0 or "LOADED" in done.stderr, done.stderr
+    return done.stderr.partition("LOADED ")[2].strip()
+
+
+def test_commands_that_run_no_model_load_no_torch(tmp_path):
+    run, other = (
+        write_synthetic_run(tmp_path / name, modes=["none", "compact"], batches=[1], workloads=["math"], measured=3)
+        for name in "ab"
+    )
+    commands = (
+        ("show", run.folder), ("report", run.folder, "--markdown"), ("waterfall", run.folder, "--from", "none"),
+        ("frontier", run.folder), ("ledger", run.folder), ("explain", "tau"),
+        ("simulate", "--help"), ("workloads", "list"), ("models", "list"),
+        ("compare", run.folder, other.folder, "--band", "0.9"),
+    )  # fmt: skip
+    assert loaded_by(commands, {"torch"}, tmp_path) == ""
+    code = (
+        "import sys, dsbench.simulate_run, dsbench.report, dsbench.compare, dsbench.summary\n"
+        "assert not {'torch', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules), 'loads more than it needs to start'"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert loaded_by([("explain", "tau"), ("show", run.folder)], {"numpy"}, tmp_path).startswith("show")
+
+
+def test_help_loads_next_to_nothing(tmp_path):
+    heavy = {"torch", "numpy", "pandas", "scipy", "matplotlib", "pyarrow", "numba"}
+    names = ("", "show", "compare", "report", "simulate")
+    assert loaded_by([(*([name] if name else []), "--help") for name in names], heavy, tmp_path) == ""
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,11 @@ from matplotlib.figure import Figure
 from dsbench import draft_time, plots_drafters
 from dsbench.acceptance import PromptCounts, acceptance, depth_counts, difference
 from dsbench.draft_time import interleaved
-from dsbench.drafters_file import Cell, Comparison, DrafterEntry, load_comparison, unique_names
+from dsbench.drafters_file import Cell, Comparison, DrafterEntry, Timing, load_comparison, unique_names
 from dsbench.drafters_table import csv_rows
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.intervals import difference_of_ratios
+from dsbench.intervals import Interval, difference_of_ratios
+from dsbench.plots_draft_time import draw_times
 from dsbench.plots_drafters import draw_decay
 from dsbench.profiles.calibration import EventKey
 from dsbench.runtime.records import RoundRecord
@@ -158,6 +159,26 @@ def test_a_file_comes_back_equal_and_says_what_it_comes_to(tmp_path):
     value = next(r for r in table if r["quantity"] == "conditional" and r["depth"] == 2 and r["drafter"] == "chain")
     assert value["value"] == rows["chain", "math", 1.0]["conditional"][1]["value"]
     assert value["n"] == rows["chain", "math", 1.0]["trials"][1]
+
+
+def test_draft_latency_is_drawn_a_line_a_drafter_and_says_who_was_not_timed_beside(tmp_path):
+    found = comparison(prompts=4)
+    assert draw_times(found, tmp_path) == []
+    for drafter, slope in zip(found.drafters[:2], (0.1, 0.4), strict=True):
+        drafter.times = [
+            Timing(
+                what="propose", batch=batch, depth=depth, rows=batch * depth, context=300, executor="graph",
+                milliseconds=Interval(1 + slope * depth, 0.9, 2.9, 40), together=("d1", "d2"), environment={},
+            )
+            for batch in (1, 16) for depth in range(1, drafter.block + 1)
+        ]  # fmt: skip
+    (path,) = draw_times(found, tmp_path, formats=("svg",))
+    text = path.read_text()
+    for said in ("block (block of 3)", "chain (block of 2)", "R=16", "Virtual GPU", "n = 40 calls", "graph"):
+        assert said in text, said
+    assert "late (block" not in text and "NOT ALL TIMED TOGETHER" not in text
+    found.drafters[0].times = [replace(t, together=("d1",)) for t in found.drafters[0].times]
+    assert "NOT ALL TIMED TOGETHER" in draw_times(found, tmp_path, formats=("svg",))[0].read_text()
 
 
 def test_counts_of_another_block_are_refused(tmp_path):

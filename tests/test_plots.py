@@ -13,6 +13,7 @@ from synthetic_run import BLOCK, make_cell, write_synthetic_run
 from dsbench.errors import UsageError
 from dsbench.metrics import ROUND_KEYS
 from dsbench.plots import draw_all
+from dsbench.plots_against import draw_against
 from dsbench.plots_budget import planned_cells
 from dsbench.plots_cost import draw_cost
 from dsbench.plots_style import arm_styles
@@ -36,7 +37,7 @@ def drawn(tmp_path_factory):
 
 
 def test_every_picture_comes_as_png_and_svg(drawn):
-    names = ("frontier", "budget", "budget-mix-math-1-poetry-1", "step-time")
+    names = ("frontier", "budget", "budget-mix-math-1-poetry-1", "step-time", "prediction")
     assert set(drawn) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
 
 
@@ -64,6 +65,7 @@ def test_pictures_are_wide_enough_and_not_blank(drawn):
             "budget-mix-math-1-poetry-1",
             ["Verify budget inside mix:math=1, poetry=1", ">poetry<", ">all of it<"],
         ),
+        ("prediction", ["rows of the executed shape (tier)", "predicted / measured - 1 [%]", "over the run"]),
         ("step-time", ["predicted step time [ms]", "measured step time [ms]", "median error", "n = "]),
     ],
 )
@@ -183,10 +185,24 @@ def test_kinds_of_arms_keep_their_colour_and_variants_differ():
     assert len(looks) == 4
 
 
+def test_simulated_against_measured_is_drawn_with_its_parts(tmp_path):
+    parts = dict.fromkeys(PARTS, 0.0) | {"draft": 0.04, "prefill": -0.01}
+    whole = {"cells": 2, "median": 0.03, "p95": 0.031, "bias": -0.03, "parts": parts}
+    cells = [
+        {"arm": arm, "measured": speed, "simulated": 0.97 * speed}
+        for arm, speed in (("none", 100.0), ("compact", 900.0))
+    ]
+    body = {"against": "r", "all": whole, "by_arm": {"none": whole, "compact": whole}, "cells": cells}
+    (path,) = draw_against(body, tmp_path, "against", ["where"], "SIMULATED", ("svg",))
+    text = path.read_text()
+    for said in ("SIMULATED", "where", "median error 3.0%", "simulated [tokens/s]", "compact", *PARTS):
+        assert f"{said}" in text, said
+
+
 def test_analysis_imports_neither_torch_nor_pyplot():
     code = (
         "import sys, dsbench.plots, dsbench.plots_cost, dsbench.summary;"
-        "import dsbench.plots_waterfall, dsbench.frontier_table;"
+        "import dsbench.plots_waterfall, dsbench.frontier_table, dsbench.report, dsbench.plots_against;"
         "assert not {'torch', 'matplotlib.pyplot', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

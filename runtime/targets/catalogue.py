@@ -13,6 +13,8 @@ from pathlib import Path
 
 from dsbench.errors import EnvironmentRefused, UsageError
 
+SHAPE_PREFIX = "shape:"  # of targets that are a catalogue shape with random weights
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueModel:

@@ -10,14 +10,12 @@ import torch
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.kernels.linear import rows_hold
-from dsbench.runtime.targets.catalogue import catalogue, model_folder
+from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, catalogue, model_folder
 from dsbench.runtime.targets.convert import convert_gguf
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
 from dsbench.runtime.targets.shape import ModelShape, catalogue_shapes, read_config, shape_from_config
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
 from dsbench.runtime.targets.weights import folder_digest, read_weights
-
-SHAPE_PREFIX = "shape:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

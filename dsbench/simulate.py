@@ -1,0 +1,209 @@
+"""`simulate`: the frontier that a cost table and a recorded trace predict, written as a run of its own. No torch.
+
+Everything in the run is labelled SIMULATED. Acceptance is the trace's, plans are the real planner's, times the table's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsbench.errors import UsageError
+from dsbench.metrics import cell_summary
+from dsbench.profiles.samples import samples_path
+from dsbench.ranges import parse_range, split_workloads
+from dsbench.replay import matching_trace, refuse_chains, trace_workload
+from dsbench.runtime.arm import Arm, parse_arm
+from dsbench.runtime.budget import DEPTHS
+from dsbench.runtime.objective import Array
+from dsbench.settings import RunConfig
+from dsbench.simulated_costs import Costs, load_costs
+from dsbench.simulated_loop import Played, play
+from dsbench.simulated_plan import OVERLAPPED, WAITING, Pace, Script
+from dsbench.store import Cell, RunStore
+from dsbench.trace import Trace, TraceRow
+from dsbench.workloads.workload import Workload
+
+CODE = "simulated"  # instead of the sources that were measured
+OVERLAPS = ("full", "fixed", "argmax")  # policies whose rows are known before a round's drafts are
+UNTIMED_HOST = "every phase is waited for, and this table does not hold the host's time"
+UNTIMED_SLOTS = "short drafts are priced as whole blocks: this table does not time slots"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What to play, checked. `prior`: survival [G] of a request without history."""
+
+    config: RunConfig
+    arms: tuple[Arm, ...]
+    batches: tuple[int, ...]
+    workloads: tuple[Workload, ...]
+    trace: Trace
+    costs: Costs
+    target: str  # whose step times the table holds
+
+    @property
+    def prior(self) -> Array:
+        return np.asarray(self.trace.calibrations().entries[0].prior_survival)
+
+    def pace(self, arm: Arm) -> Pace:
+        """As the deployment that was profiled runs the arm."""
+        lag, overlaps = self.config.budget_lag, self.costs.table.contract.get("executor") == "overlap"
+        if overlaps and arm.policy in OVERLAPS:
+            age = lag or OVERLAPPED.age
+            return Pace(delay=age - 1, age=age, waits=False)
+        return replace(WAITING, age=lag)
+
+    def cell(self, arm: Arm, batch: int, workload: Workload) -> Cell:
+        config = self.config
+        return Cell(
+            mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept="coupled",
+            temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, text="pinned", seed=config.seed,
+            max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=config.budget_lag,
+            draft=config.draft, cost=_digest(self.costs.table), acceptance=self.trace.label,
+        )  # fmt: skip
+
+
+def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
+    """Checks everything before anything is played. Raises UsageError for the first that is wrong."""
+    if not config.trace:
+        raise UsageError("no trace given", hint="--trace FILE, made by `dsbench record-trace`")
+    if not config.cost:
+        raise UsageError("no cost table given", hint="--cost FILE, made by `dsbench profile-cost`")
+    if config.accept != "coupled" or config.text != "pinned":
+        raise UsageError("a trace holds matches of the coupled rule on its own text", hint="leave the rule out")
+    arms = tuple(parse_arm(name) for name in dict.fromkeys(n.strip() for n in config.mode.split(",")) if name)
+    if not arms:
+        raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
+    refuse_chains(arms)
+    batches = parse_range(config.batch or "1:256:x2", what="batch")
+    costs, trace = load_costs(Path(config.cost)), matching_trace(config)
+    block = int(costs.table.contract.get("block", trace.block))
+    if block != trace.block:
+        raise UsageError(
+            f"the trace was drafted in blocks of {trace.block}, the cost table is of blocks of {block}",
+            hint="record a trace with that drafter",
+        )
+    workloads = tuple(trace_workload(trace, name) for name in dict.fromkeys(split_workloads(config.workload)))
+    digest = costs.table.contract.get("target", "unknown")
+    return Simulation(
+        config=config, arms=arms, batches=batches, workloads=workloads, trace=trace, costs=costs,
+        target=target or f"target {digest}",
+    )  # fmt: skip
+
+
+def simulate(plan: Simulation, store: RunStore, sources: Mapping[str, str], notice: Callable[[str], None]) -> None:
+    """Plays every cell and writes the run."""
+    store.write_run(run_body(plan, sources))
+    table = Path(plan.config.cost)
+    for source in (table, samples_path(table)):
+        if source.exists():
+            shutil.copy(source, store.folder / source.name.replace(table.stem, "cost"))
+    for workload in plan.workloads:
+        rows = {(row.workload, row.name): row for row in plan.trace.rows}
+        texts = [_text(rows[p.workload, p.id], plan.config.max_tokens) for p in workload.prompts]
+        for batch in plan.batches:
+            for arm in plan.arms:
+                _play_cell(plan, store, arm, batch, workload, texts)
+            notice(f"{workload.name:>10}  batch {batch:<4} {', '.join(a.name for a in plan.arms)}")
+
+
+def _play_cell(
+    plan: Simulation, store: RunStore, arm: Arm, batch: int, workload: Workload, texts: Sequence[Script]
+) -> None:
+    cell = plan.cell(arm, batch, workload)
+    measured, pace = cell.measured, plan.pace(arm)
+    queue = [_numbered(texts[i % len(texts)], i, i // len(texts)) for i in range(2 * batch + measured + batch // 2)]
+    wanted = frozenset(range(batch, batch + measured))
+    block = plan.trace.block if arm.drafter != "none" else 0
+    played = play(
+        queue, arm, block, plan.costs, pace, concurrency=batch, until=wanted, prior=plan.prior, depths=DEPTHS,
+        full=plan.config.draft == "full",
+    )  # fmt: skip
+    tables = tables_of(played, wanted)
+    key = cell.key(plan.costs.table.contract, CODE)
+    store.write_repeat(key, tables)
+    summary = cell_summary(*tables.values(), batch=batch, block=block)
+    flags = summary["flags"] + doubts(plan, arm)
+    store.write_cell(key, cell, summary | {"flags": flags}, flags, code=CODE)
+
+
+def doubts(plan: Simulation, arm: Arm) -> list[str]:
+    """What the table does not hold of this arm, in words."""
+    table, captured = plan.costs.table, plan.costs.table.contract.get("executor", "eager") != "eager"
+    found = []
+    if table.contract.get("executor") == "overlap" and plan.pace(arm).waits:
+        found.append(UNTIMED_HOST)
+    if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.slot_bias == 0:
+        found.append(UNTIMED_SLOTS)
+    return found
+
+
+def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:
+    """The three tables of a repeat; requests of `wanted` are the measured ones."""
+    import pandas as pd
+
+    steps, rounds, requests = (pd.DataFrame(rows) for rows in (played.steps, played.rounds, played.requests))
+    for table in (rounds, requests):
+        table["measured"] = table["request"].isin(wanted)
+    return {"steps": steps, "rounds": rounds, "requests": requests}
+
+
+def _text(row: TraceRow, most: int) -> Script:
+    room = min(most, len(row.output))
+    return Script(
+        id=-1, name=row.name, workload=row.workload, prompt_tokens=len(row.prompt), room=room,
+        match=row.drafts.match.astype(np.int64), conditional=_chance(row.drafts.logits),
+        free=_chance(row.drafts.free), repetition=_repetition(row.output[:room]),
+    )  # fmt: skip
+
+
+def _numbered(script: Script, number: int, replica: int) -> Script:
+    return replace(script, id=number, name=script.name if replica == 0 else f"{script.name}#{replica}")
+
+
+def _chance(logits: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
+
+
+def _repetition(tokens: Sequence[int], n: int = 4) -> float:
+    """As `measure.repetition`."""
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def _digest(table: Any) -> str:
+    """As a sweep names its cost table."""
+    return hashlib.sha256(repr(table).encode()).hexdigest()[:12]
+
+
+def run_body(plan: Simulation, sources: Mapping[str, str]) -> dict[str, Any]:
+    """What run.json says."""
+    contract, provenance, trace = plan.costs.table.contract, plan.costs.table.provenance, plan.trace
+    device = contract.get("device") or provenance.get("device", "unknown device")
+    kept = {key: value for key, value in provenance.items() if not key.startswith("fit_")}
+    return {
+        "config": asdict(plan.config),
+        "sources": dict(sources),
+        "environment": kept | {"device": f"{device}, simulated"},
+        "contract": {**contract, "clock": "simulated"},
+        "code": CODE,
+        "labels": {
+            "simulated": True, "target": plan.target, "rule": "coupled", "temperature": plan.config.temperature,
+            "text": "pinned", "replayed": trace.label, "calibrated": trace.calibrated,
+            "executor": contract.get("executor", ""),
+        },
+        "workloads": [
+            {"name": w.name, "source": w.source, "licence": w.licence, "digest": w.digest} for w in plan.workloads
+        ],
+        "cost_table": {"digest": _digest(plan.costs.table), "provenance": provenance},
+        "trace": {"digest": trace.digest, "provenance": trace.provenance},
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip

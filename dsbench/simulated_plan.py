@@ -1,0 +1,217 @@
+"""What a simulated round does: the real planner over recorded confidences, as old as the pace says. Pure.
+
+Shapes: R requests, G block, n output tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dsbench.profiles.cost import CostTable
+from dsbench.runtime.arm import Arm
+from dsbench.runtime.budget import Budgets, early_stop, want_tier
+from dsbench.runtime.config import CHUNKS, LAG, PATIENCE, PROMPTS, SHARE
+from dsbench.runtime.objective import Array
+from dsbench.virtual_clock import best_windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Script:
+    """A request to play: its prompt's length, how many tokens it emits, and what was drafted at every anchor."""
+
+    id: int
+    name: str
+    workload: str
+    prompt_tokens: int
+    room: int
+    match: Array  # [n - 1] drafts that equal the text
+    conditional: Array  # [n - 1, G] calibrated P(draft j passes | those before it did)
+    free: Array  # [n - 1, G] the same from the token-free head
+    repetition: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPasses:
+    """Captured passes over prompts: requests of one at most, its sizes, and how long prompts wait for each other."""
+
+    most: int = PROMPTS
+    chunks: tuple[int, ...] = CHUNKS
+    share: int = SHARE
+    patience: int = PATIENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How far the host is behind.
+
+    delay: rounds launched before one is read; until then nobody leaves a seat. age: how many rounds back the
+    confidences lie that set a budget, 0: the round's own. waits: prompts run while no round does, and depth and rows
+    are chosen within the round, as by the engine that waits for each phase.
+    """
+
+    delay: int
+    age: int
+    waits: bool
+    prompts: PromptPasses = PromptPasses()
+
+
+OVERLAPPED = Pace(delay=LAG - 1, age=LAG, waits=False)
+WAITING = Pace(delay=0, age=0, waits=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Seat:
+    """A request under way. `past`: (tokens emitted, survival [G]) after each of its rounds, from round `joined` on."""
+
+    script: Script
+    admitted: float
+    first: float = 0.0
+    prefilled: int = 0
+    out: int = 0
+    joined: int = -1
+    ended: int | None = None  # the round that brought its last token
+    past: list[tuple[int, Array]] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Drafts that may be accepted now."""
+        return 0 if self.ended is not None else self.script.room - self.out - 1
+
+    @property
+    def context(self) -> int:
+        return self.script.prompt_tokens + self.out - 1
+
+    @property
+    def match(self) -> int:
+        """Drafts at the anchor that equal the text."""
+        return int(self.script.match[self.out - 1]) if self.out <= len(self.script.match) else 0
+
+    def emitted(self, by: int) -> int:
+        """Tokens after round `by`; none before its first round was read."""
+        at = min(by - self.joined, len(self.past) - 1)
+        return self.past[at][0] if at >= 0 else 0
+
+    def seen(self, by: int) -> int | None:
+        """The last of its rounds up to `by` that counted; None where none has been read."""
+        last = min(by, self.joined + len(self.past) - 1, by if self.ended is None else self.ended)
+        return last if last >= self.joined else None
+
+    def survival(self, by: int) -> Array | None:
+        last = self.seen(by)
+        return None if last is None else self.past[last - self.joined][1]
+
+    def row(self, of: Array) -> Array:
+        """The row [G] of `conditional` or `free` at its anchor; the last one again once it has ended."""
+        return of[min(self.out, len(of)) - 1] if len(of) else np.zeros(of.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Slots drafted [R], windows [R], drafts sent to the target [R], rows launched, survival [R, G].
+
+    priors: requests whose budget came from one; age: of the confidences behind the budget, 0 where none are.
+    """
+
+    depth: Array
+    window: Array
+    sent: Array
+    rows: int
+    survival: Array
+    priors: int = 0
+    age: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chooser:
+    """An arm's policy. prior: survival [G] of a request that nothing is known of.
+
+    budgets: of an arm that chooses depth and rows before a round is launched. full: it drafts the whole block always.
+    """
+
+    arm: Arm
+    block: int
+    table: CostTable
+    pace: Pace
+    prior: Array
+    budgets: Budgets | None
+    full: bool
+
+    def choose(self, seats: Sequence[Seat], number: int) -> Choice:
+        """Of round `number`, for everybody that sits, zombies included."""
+        n, cap = len(seats), self.arm.depth(self.block)
+        limits = np.clip(np.array([s.left for s in seats], np.int64), 0, cap)
+        if self.arm.policy in ("full", "fixed"):
+            exact = self.pace.waits and self.arm.layout == "packed"
+            rows = n + int(limits.sum()) if exact else n * (cap + 1)
+            every = np.full(n, cap)
+            sent = every if self.pace.waits and self.arm.layout == "rectangular" else limits
+            return Choice(depth=every, window=limits, sent=sent, rows=rows, survival=np.tile(self.prior, (n, 1)))
+        conditional = np.stack([s.row(s.script.conditional) for s in seats])
+        free = np.stack([s.row(s.script.free) for s in seats])
+        if self.budgets is not None:
+            return self._before(self.budgets, seats, number, limits, conditional, free)
+        return self._within(seats, number, limits, conditional, free)
+
+    def _before(
+        self, budgets: Budgets, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array
+    ) -> Choice:
+        """Depth and rows from what the host has read; windows from the round's own confidences."""
+        n = len(seats)
+        read = number - 1 - self.pace.delay
+        known = np.array([s.emitted(read) for s in seats])
+        left = np.array([s.ended is None or s.ended > read for s in seats])
+        prompts = np.array([s.script.prompt_tokens for s in seats])
+        context = int((prompts + known - 1)[left].sum())
+        past, priors = self._past(seats, number, np.cumprod(conditional, axis=1))
+        room = np.array([s.script.room for s in seats])
+        chosen = budgets.choose(past, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
+        own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
+        survival = np.cumprod(own, axis=1)
+        cap = np.minimum(limits, chosen.depth)
+        window, whole = best_windows(survival, cap, chosen.rows - n), self.arm.commit == "window"
+        return Choice(
+            depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
+            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=priors,
+            age=self._age(seats, number),
+        )  # fmt: skip
+
+    def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:
+        """Depth by the token-free head, then windows by the round's confidences."""
+        n, policy, context = len(seats), self.arm.policy, sum(s.context for s in seats)
+        depth = np.full(n, self.block)
+        seen = np.cumprod(free, axis=1)
+        if policy in ("argmax", "free", "early-stop") and self.arm.commit == "all" and not self.full:
+            depth = best_windows(seen, limits, want_tier(seen, limits, self.table, context, self.arm.weight).rows - n)
+            depth = np.full(n, depth.max()) if policy == "free" else depth
+        column = np.arange(self.block)
+        own = np.where(column < depth[:, None], conditional, free)
+        survival, cap, priors = np.cumprod(own, axis=1), np.minimum(limits, depth), 0
+        if policy == "threshold":
+            window = np.minimum(np.cumprod(own >= self.arm.threshold, axis=1).sum(axis=1), cap)
+        elif policy == "early-stop":
+            window = best_windows(survival, cap, early_stop(survival, cap, self.table, context))
+        else:
+            if policy == "oracle":
+                survival = (column < np.array([s.match for s in seats])[:, None]).astype(np.float64)
+            past, priors = (seen, 0) if policy == "free" else self._past(seats, number, survival)
+            window = best_windows(survival, cap, want_tier(past, cap, self.table, context, self.arm.weight).rows - n)
+        sent = cap if self.arm.commit == "window" else window
+        rows = n + int(sent.sum())
+        age = self.pace.age if policy == "argmax" else 0
+        return Choice(depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=priors, age=age)
+
+    def _age(self, seats: Sequence[Seat], number: int) -> int:
+        """Rounds since the oldest confidences behind the budget."""
+        read = number - 1 - self.pace.delay
+        found = [s.seen(number - self.pace.age) for s in seats if s.ended is None or s.ended > read]
+        return max((number - f for f in found if f is not None), default=0)
+
+    def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, int]:
+        """Survival [R, G] that is `age` rounds old, and how many requests had none."""
+        if self.pace.age == 0 or self.arm.policy == "oracle":
+            return own, 0
+        found = [s.survival(number - self.pace.age) for s in seats]
+        return np.stack([self.prior if f is None else f for f in found]), sum(f is None for f in found)
