@@ -28,7 +28,6 @@ SETS_SHARE, REFERENCE_SHARE = 0.05, 0.1  # of free memory: input sets of a size;
 UNTIMED = {
     "projection": "the reference multiplies in fp64",
     "exact_projection": "the reference multiplies in fp64",
-    "coupled_block": "the reference draws token by token in fp64",
     **dict.fromkeys(
         ("normed_qkv", "normed_swiglu", "product_add", "small_product"), "the reference multiplies in fp32"
     ),
@@ -171,6 +170,11 @@ def prepare(
     run, result.executor = captured(_in_turn([first.call(x) for x in sets], result.calls, device), device, notice)
     if device.type == "cuda" and result.executor == EAGER:
         result.notes.append("not captured: the host's time counts")
+    if first.unfused is not None:
+        result.notes.append("beside it: a loop of plain ops and the draw's own kernel")
+        loops = _in_turn([first.unfused(x) for x in sets], result.calls, device)
+        beside = captured(loops, device, notice)[0]
+        return Prepared(result=result, run=run, reference=beside, reference_calls=result.calls)
     if reason := _untimed(size, inputs, seconds, device):
         result.notes.append(f"reference not timed: {reason}")
         return Prepared(result=result, run=run, reference=None, reference_calls=0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.attention import paged_attention
-from dsbench.kernels.draft_head import Head, coupled_block, coupled_block_reference
+from dsbench.kernels.draft_head import Head, coupled_block, coupled_block_reference, coupled_loop
 from dsbench.kernels.inputs import Inputs
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.truncate import Kept
@@ -30,6 +30,11 @@ def projection_call(inputs: Inputs, *, exact: bool = False) -> Callable[[], Tens
 def block_call(inputs: Inputs) -> Callable[[], Block]:
     """Ids and features of all slots; the part of the hidden states is made before, by one product for all."""
     return partial(coupled_block, **_block_arguments(inputs))
+
+
+def block_loop(inputs: Inputs) -> Callable[[], Block]:
+    """As `block_call`, an op after the other for each slot."""
+    return partial(coupled_loop, **_block_arguments(inputs))
 
 
 def block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:

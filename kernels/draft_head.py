@@ -21,6 +21,7 @@ from dsbench.kernels.draft_stats import FEATURES, coupled_stats, coupled_stats_r
 from dsbench.kernels.gumbel import gumbel_argmax, ids_at
 from dsbench.kernels.linear import Projection
 
+Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Choose = Callable[[Tensor, Tensor | slice, int], Tensor]  # logits [n, V'], their requests, the slot -> ids [n]
 
 
@@ -74,6 +75,10 @@ class Head:
         """
         if self.fused:
             return _triton().advance(self, part, previous, state)  # type: ignore[no-any-return]
+        return self.plain_advance(part, previous, state)
+
+    def plain_advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """As `advance`, in plain torch on any device."""
         e = self.w1[previous]
         if self.of_token is None:
             return e, state
@@ -113,11 +118,15 @@ def gates(kind: str, z: Tensor, e: Tensor, state: Tensor) -> tuple[Tensor, Tenso
     return torch.tanh(o), g * state + (1 - g) * torch.tanh(c)
 
 
-def walk(head: Head, base: Tensor, part: Tensor, anchor: Tensor, counts: Sequence[int], choose: Choose) -> Tensor:
+def walk(
+    head: Head, base: Tensor, part: Tensor, anchor: Tensor, counts: Sequence[int], choose: Choose,
+    advance: Advance | None = None,
+) -> Tensor:  # fmt: skip
     """Ids [R, n] that `choose` takes slot by slot; n = max(counts), a slot runs for the requests that want it only.
 
-    base [R, n, V'], part [R, >= n, P], anchor [R]; counts[r] slots of request r.
+    base [R, n, V'], part [R, >= n, P], anchor [R]; counts[r] slots of request r. advance: the head's own.
     """
+    advance = advance or head.advance
     requests, most = len(counts), max(counts)
     tokens = anchor.new_zeros(requests, most)
     state = base.new_zeros(requests, head.w1.shape[1])
@@ -125,7 +134,7 @@ def walk(head: Head, base: Tensor, part: Tensor, anchor: Tensor, counts: Sequenc
         live = [r for r, count in enumerate(counts) if count > j]
         rows = slice(None) if len(live) == requests else torch.tensor(live, device=anchor.device)
         previous = anchor[rows] if j == 0 else tokens[rows, j - 1]
-        feature, state[rows] = head.advance(part[rows, j], previous, state[rows])
+        feature, state[rows] = advance(part[rows, j], previous, state[rows])
         tokens[rows, j] = choose(base[rows, j] + head.w2(feature), rows, j)
     return tokens
 
@@ -148,6 +157,19 @@ def coupled_block(
         return draft_head_cpu.coupled_block(
             head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
         )
+    return coupled_loop(
+        head, base, part, anchor, start, depth, counts, temperature, seeds, ids, stats, advance=head.advance
+    )
+
+
+def coupled_loop(
+    head: Head, base: Tensor, part: Tensor, anchor: Tensor, start: Tensor, depth: Tensor, counts: Sequence[int],
+    temperature: Tensor, seeds: Tensor, ids: Tensor | None, stats: bool, *, advance: Advance | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """As `coupled_block`, an op after the other: a step of the head, a product, a sum, a draw, for each slot.
+
+    What a fused head is measured against; `advance` is then the plain one.
+    """
     features = torch.zeros(len(counts), max(counts), FEATURES, device=base.device) if stats else None
 
     def choose(logits: Tensor, rows: Tensor | slice, j: int) -> Tensor:
@@ -157,7 +179,7 @@ def coupled_block(
         winner, features[rows, j] = coupled_stats(logits, *rest)
         return ids_at(ids, winner)
 
-    return walk(head, base, part, anchor, counts, choose), features
+    return walk(head, base, part, anchor, counts, choose, advance or head.plain_advance), features
 
 
 def coupled_block_reference(

@@ -29,6 +29,7 @@ class Op:
     cuda: Callable[..., Tensor] | None = None  # what `compiled` runs on CUDA tensors, where that is a Triton kernel
     cost: Callable[..., tuple[float, float]] | None = None  # of inputs: bytes moved at least, floating-point operations
     bind: Callable[[Inputs], Callable[[], Any]] | None = None  # the call to time, if `compiled` also prepares something
+    unfused: Callable[[Inputs], Callable[[], Any]] | None = None  # timed beside it in place of the reference
 
     @property
     def family(self) -> str:

@@ -13,6 +13,7 @@ from dsbench.kernels.attention import attention_cost, paged_attention_reference
 from dsbench.kernels.calls import (
     attention_call,
     block_call,
+    block_loop,
     block_reference,
     block_triton,
     bounds,
@@ -121,6 +122,7 @@ def _draws() -> tuple[Op, ...]:
 def _blocks() -> tuple[Op, ...]:
     block: dict[str, Any] = {
         "make_inputs": block_inputs, "cases": BLOCK_CASES, "cost": costs.block_cost, "bind": block_call,
+        "unfused": block_loop,
     }  # fmt: skip
     return (
         Op(

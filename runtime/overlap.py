@@ -258,7 +258,9 @@ class Overlapped:
         flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
         rows = len(seats) + int(landed.verified(self.arm)[seats].sum())
         zombies = landed.zombies(self.arm)
-        shape = StepShape(len(flight.seated), rows + zombies, flight.context)
+        table = self.planner.table
+        ran = flight.tier if table is not None and table.tiers is not None else rows + zombies
+        shape = StepShape(len(flight.seated), ran, flight.context)
         predicted, outside = self.steering.predict(shape, self.block - flight.course.depth)
         useful = rows if self.arm.commit == "all" else len(seats) + granted
         record = StepRecord(

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from dsbench.kernels.attention import attention_cost, paged_attention
+from dsbench.kernels.calls import block_reference
 from dsbench.kernels.draft_head import Head, coupled_block
 from dsbench.kernels.draft_stats import coupled_stats, coupled_stats_reference, law_stats
 from dsbench.kernels.gumbel import gumbel_argmax
+from dsbench.kernels.inputs import in_dtype
 from dsbench.kernels.philox import gumbel_noise
 from dsbench.kernels.registry import registry
 from dsbench.kernels.rope import rotate_and_store
@@ -213,3 +215,14 @@ def test_a_block_without_a_number_drafts_the_first_id(kind):
         assert (tokens[drafted] == x["ids"][0]).all() and (tokens[~drafted] == 0).all()
     tokens, _ = coupled_block(head, base=x["base"], part=torch.full_like(part, math.nan), **rest)
     assert torch.isin(tokens, torch.cat([x["ids"], torch.zeros(1, dtype=torch.int64)])).all()
+
+
+@pytest.mark.parametrize("number", range(len(next(op for op in registry() if op.name == "coupled_block tokens").cases)))
+def test_a_block_an_op_after_the_other_draws_the_same(number):
+    op = next(op for op in registry() if op.name == "coupled_block tokens")
+    inputs = op.make_inputs(torch.Generator().manual_seed(number), op.cases[number])
+    tokens, features = op.unfused(inputs)()
+    assert torch.equal(tokens, op.compiled(**inputs))
+    torch.testing.assert_close(features, block_reference(inputs)[1], atol=4e-4, rtol=0)
+    tokens, _ = op.unfused(in_dtype(inputs, torch.bfloat16))()
+    assert tokens.shape == inputs["base"].shape[:2]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_engine import make_requests
 from test_overlap import finish, overlapped
+
+from dsbench.profiles.cost import StepShape
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2, 4])
@@ -124,3 +127,15 @@ def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
     assert course.age == now - newest and course.priors == 0
     engine.seated[1].survival = None
     assert engine.steering.course(engine.seated, now, 100).priors == 0
+
+
+def test_a_round_is_predicted_by_the_tier_that_was_launched():
+    """Near the end of a text fewer rows count than were run: the tier is what they cost."""
+    engine = overlapped("static", 3)
+    table = replace(engine.planner.table, tiers=engine.steady.tiers.rows)
+    engine.planner.table = table
+    finish(engine, make_requests(5, max_tokens=9), 3)
+    assert any(table.tier(s.rows + s.zombies) < s.tier for s in engine.steps)
+    for s in engine.steps:
+        wanted = table.verify_seconds(StepShape(s.seats, s.tier, s.context)) + table.draft_seconds(s.seats, s.context)
+        assert s.predicted_seconds == pytest.approx(wanted)
