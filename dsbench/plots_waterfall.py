@@ -102,7 +102,7 @@ def _panel(axes: Axes, falls: Sequence[Waterfall], ends: Sequence[str]) -> None:
         axes.text(left + at, level + 0.6, f"{level:.0f}", ha="center", va="bottom", fontsize=size, fontweight="bold")
         ticks.append(left + at / 2)
     labels = [
-        f"R={fall.batch}{' !' if fall.flagged else ''}\n{fall.before.value:.3g} → {fall.after.value:.3g} ms"
+        f"R={fall.batch}{' !' if fall.flagged else ''}\n{fall.before.value:.3g} →\n{fall.after.value:.3g} ms"
         for fall in falls
     ]
     axes.set_xticks(ticks, labels)
