@@ -66,17 +66,19 @@ def cell_summary(
     body |= _user_speeds(served, body, batch)
     if served["workload"].nunique() > 1:
         body["workloads"] = by_workload(rounds, requests, block=block, seed=seed)
-    return body | {"flags": _flags(body, batch)}
+    return body | {"flags": _flags(body, batch, block)}
 
 
-def _flags(body: Mapping[str, Any], batch: int) -> list[str]:
+def _flags(body: Mapping[str, Any], batch: int, block: int) -> list[str]:
     """What casts doubt on the cell's numbers, in words."""
+    idle = block > 0 and body["rounds"] and body["window"] is not None and body["window"]["value"] == 0
     drift, full = body["drift"], body["full_steps"]
     flags = [f"step time drifts by {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
     for name, words in (("missed_steps", "fitted no captured graph"), ("compiled_steps", "compiled a kernel")):
         flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
     if body.get("fallback_steps"):
         flags.append(f"{body['fallback_steps']} of {body['steps']} steps {AFTER_A_FAILURE}: {body['fallback']}")
+    flags += ["no draft was verified in any round"] if idle else []
     if full is None:
         return flags + open_flags(body)
     return flags + ([f"only {full:.0%} of steps ran {batch} requests"] if full < LEAST_FULL else [])
