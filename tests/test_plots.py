@@ -116,7 +116,7 @@ def test_waterfalls_are_drawn_for_the_arms_that_ran(tmp_path):
     text = paths[0].read_text()
     for fall in waterfalls(run.cells(), "none", "compact"):
         assert f">{100 * fall.after.value / fall.before.value:.0f}<" in text
-        assert f"{fall.before.value:.3g} → {fall.after.value:.3g} ms" in text
+        assert f"{fall.before.value:.3g} →" in text and f"{fall.after.value:.3g} ms" in text
     for part in (*PARTS, "from none to compact", "Virtual CPU @ 2.0 GHz"):
         assert part in text
 
