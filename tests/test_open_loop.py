@@ -33,7 +33,7 @@ def ran(arrivals, lengths, *, limit, measured=None, seconds=lambda n: ROUND, del
 
 
 def summed(tables, limit):
-    return cell_summary(*tables.values(), batch=limit, block=4, open_loop=True)
+    return cell_summary(*tables.values(), batch=limit, block=0, open_loop=True)
 
 
 def test_a_burst_by_hand():
