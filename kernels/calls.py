@@ -33,8 +33,9 @@ def block_call(inputs: Inputs) -> Callable[[], Block]:
 
 
 def block_loop(inputs: Inputs) -> Callable[[], Block]:
-    """As `block_call`, an op after the other for each slot."""
-    return partial(coupled_loop, **_block_arguments(inputs))
+    """As `block_call`, a plain op after the other for each slot."""
+    arguments = _block_arguments(inputs)
+    return partial(coupled_loop, **arguments, advance=arguments["head"].plain_advance)
 
 
 def block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:

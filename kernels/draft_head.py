@@ -157,9 +157,7 @@ def coupled_block(
         return draft_head_cpu.coupled_block(
             head, base, part, anchor, start, depth, max(counts), temperature, seeds, ids, stats
         )
-    return coupled_loop(
-        head, base, part, anchor, start, depth, counts, temperature, seeds, ids, stats, advance=head.advance
-    )
+    return coupled_loop(head, base, part, anchor, start, depth, counts, temperature, seeds, ids, stats)
 
 
 def coupled_loop(
@@ -168,7 +166,7 @@ def coupled_loop(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """As `coupled_block`, an op after the other: a step of the head, a product, a sum, a draw, for each slot.
 
-    What a fused head is measured against; `advance` is then the plain one.
+    With the plain `advance` it is what a fused head is measured against.
     """
     features = torch.zeros(len(counts), max(counts), FEATURES, device=base.device) if stats else None
 
@@ -179,7 +177,7 @@ def coupled_loop(
         winner, features[rows, j] = coupled_stats(logits, *rest)
         return ids_at(ids, winner)
 
-    return walk(head, base, part, anchor, counts, choose, advance or head.plain_advance), features
+    return walk(head, base, part, anchor, counts, choose, advance), features
 
 
 def coupled_block_reference(

@@ -7,10 +7,10 @@ Accepted rows: `question` (GSM8K), `prompt` (text or messages), `turns` (MT-Benc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 from dsbench.errors import UsageError
+from dsbench.workloads.lines import numbered_lines, read_text
 
 Messages = tuple[tuple[str, str], ...]  # (role, content) pairs
 SHAPES = "each line is an object with `prompt`, `question`, `turns`, `conversations` or `messages`"
@@ -27,23 +27,12 @@ def read_messages(path: Path) -> tuple[tuple[int, Messages], ...]:
     Blank lines are skipped. UsageError: the file is missing, unreadable or empty, a line is no JSON, a row has none of
     the accepted shapes.
     """
-    rows = tuple((number, _messages_at(path, number, line)) for number, line in _lines(path))
+    rows = tuple(
+        (number, _messages_at(path, number, line)) for number, line in numbered_lines(read_text(path, ".jsonl"))
+    )
     if not rows:
         raise UsageError(f"{path}: no prompts in the file", hint=SHAPES)
     return rows
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint="give the path of an existing .jsonl file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error})", hint="give a UTF-8 .jsonl file") from None
-    # Not splitlines: prompts contain U+2028 and its like, which JSON allows inside a string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line
 
 
 def _messages_at(path: Path, number: int, line: str) -> Messages:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dsbench.errors import UsageError
+from dsbench.workloads.lines import numbered_lines, read_text
 
 COLUMNS = "a column `seconds`, and `prompt_tokens` and `output_tokens` where they are known"
 FILES = (".csv", ".jsonl")
@@ -68,12 +69,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Line numbers and rows; blank lines are passed over."""
     if path.suffix not in FILES:
         raise UsageError(f"{path}: recorded traffic is a .csv or a .jsonl file", hint=COLUMNS)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint="give the path of a .csv or .jsonl file") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"{path}: cannot be read ({problem})", hint="give a UTF-8 .csv or .jsonl file") from None
+    text = read_text(path, ".csv or .jsonl")
     if path.suffix == ".csv":
         reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
         try:
@@ -82,15 +78,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         except csv.Error as problem:
             raise UsageError(f"{path}:{reader.line_num}: not CSV ({problem})", hint=COLUMNS) from None
         return
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                raise UsageError(f"{path}:{number}: not JSON", hint="one JSON object a line") from None
-            if not isinstance(row, dict):
-                raise UsageError(f"{path}:{number}: a row must be an object", hint=COLUMNS)
-            yield number, row
+    for number, line in numbered_lines(text):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise UsageError(f"{path}:{number}: not JSON", hint="one JSON object a line") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}:{number}: a row must be an object", hint=COLUMNS)
+        yield number, row
 
 
 def _column(
