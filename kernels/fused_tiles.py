@@ -7,39 +7,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# rows of a pass that is fused, for hidden sizes up to NARROW and above; elsewhere the library's products win
-NARROW = 1024
-NARROW_ROWS = (range(1, 9), range(225, 257))
-WIDE_ROWS = (range(1, 2),)
+# most rows of a pass that is fused, for hidden sizes up to NARROW and above; beyond, the library's products win
+NARROW, NARROW_ROWS, WIDE_ROWS = 1024, 896, 1
 SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so many weights is not the library's
 WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
 MULTIPROCESSORS = 132
-ROWS, OUTPUTS = (128, 64, 32, 16), (64, 32, 16)  # of a tile
+ROWS, OUTPUTS = (128, 64), (128, 64, 32)  # of a tile: lower ones were slower even for a dozen rows
+LONG, LONG_OUTPUTS = 1024, (32,)  # inner sizes from which a tile is narrow: 64 outputs took twice as long
 ALONE = 8  # rows up to which each has programs of its own, which read the weights again
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
 FILL, WIDE_FILL = 100, 200  # programs that its product should have; one of SMALL_WEIGHTS
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
 SPAN = 2048  # weights of an output that come to the L2 cache before the wait, of more rows
-PARTS = 4  # slices of K of a tile below 64 rows: one a warp
 SHARED = 98_304  # bytes of shared memory for a program's stages, so that two programs fit
 STAGES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """BM rows by BN outputs, BK of K at a time in each of `parts` slices."""
+    """BM rows by BN outputs, BK of K at a time."""
 
     rows: int
     outputs: int
     inner: int
-    parts: int
     warps: int
     stages: int
 
 
 def fuses(hidden: int, rows: int) -> bool:
     """Whether a pass of so many rows of a model of this width is run by fused kernels."""
-    return any(rows in some for some in (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS))
+    return 0 < rows <= (NARROW_ROWS if hidden <= NARROW else WIDE_ROWS)
 
 
 def is_small(rows: int, weights: int) -> bool:
@@ -59,13 +56,13 @@ def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0, size: int =
     """
     if rows <= ALONE and not whole:
         return _of_one(rows, outputs, inner)
-    sizes = [(m, n) for m in ROWS if m < 2 * max(rows, 16) for n in ((whole,) if whole else OUTPUTS)]
+    widths = (whole,) if whole else LONG_OUTPUTS if inner >= LONG else OUTPUTS
+    sizes = [(m, n) for m in ROWS if m == ROWS[-1] or m <= rows for n in widths]
     m, n = min(sizes, key=lambda size: _reads(rows, outputs, *size))
-    parts = PARTS if m < 64 else 1
-    depth = 32 if parts > 1 else 64
-    turns, stage = -(-inner // (parts * depth)), (m + n) * parts * depth * size
-    stages = max(2, min(turns + 1, STAGES, 1 + SHARED // stage))
-    return Tile(rows=m, outputs=n, inner=depth, parts=parts, warps=8 if m * n >= 8192 else 4, stages=stages)
+    depth = 64
+    stage = (m + n) * depth * size
+    stages = max(2, min(-(-inner // depth) + 1, STAGES, 1 + SHARED // stage))
+    return Tile(rows=m, outputs=n, inner=depth, warps=8 if m * n >= 8192 else 4, stages=stages)
 
 
 def _reads(rows: int, outputs: int, m: int, n: int) -> int:
@@ -80,7 +77,7 @@ def _of_one(rows: int, outputs: int, inner: int) -> Tile:
     depth = max(32, min(CHUNK, _power(inner)))
     wide = next((n for n in ONE if outputs >= n * fill and n * depth <= 16_384), ONE[-1])
     warps = max(1, min(8, max(depth // 256, wide * depth // 2048)))
-    return Tile(rows=1, outputs=wide, inner=depth, parts=1, warps=warps, stages=1)
+    return Tile(rows=1, outputs=wide, inner=depth, warps=warps, stages=1)
 
 
 def _power(n: int) -> int:

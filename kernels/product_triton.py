@@ -1,8 +1,8 @@
 """The core of the fused products: a tile of rows by outputs, all of K in one order, so that a tile fixes the bits.
 
 How a program works follows from its tile (fused_tiles.py): one row is multiplied and summed in fp32, every weight of
-its outputs in flight before the program waits for the kernels before; of few rows warps take slices of K each
-(mma.sync), of many they take rows (wgmma). Weights come to the L2 cache before the wait there.
+its outputs in flight before the program waits for the kernels before; of more, warps take rows (wgmma), and weights
+come to the L2 cache before the wait.
 Imported only where a CUDA device runs it. `o_` offsets, `b_` block of values, `p_` pointers.
 """
 
@@ -59,28 +59,8 @@ def _one_row(b_w, b_a, p_a, p_w, o_w, b_held, K: tl.constexpr, BK: tl.constexpr)
 
 
 @triton.jit
-def _few_rows(
-    p_a, p_w, o_m, b_there, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PARTS: tl.constexpr,
-):  # fmt: skip
-    """[BM, BN]: a's rows o_m times weight rows o_w; each of PARTS slices of K is a chain of its own."""
-    o_k = tl.arange(0, PARTS)[:, None, None] * BK + tl.arange(0, BK)[None, None, :]
-    p_a += o_m[None, :, None] * K + o_k
-    p_w += o_w[None, :, None] * K + o_k
-    b_y = tl.zeros((PARTS, BM, BN), tl.float32)
-    for o in tl.range(0, K, PARTS * BK):
-        inside = o_k < K - o
-        b_a = tl.load(p_a + o, mask=b_there[None, :, None] & inside, other=0.0)
-        b_w = tl.load(p_w + o, mask=b_held[None, :, None] & inside, other=0.0)
-        b_y = tl.dot(b_a, tl.permute(b_w, (0, 2, 1)), b_y, input_precision="ieee")
-    return tl.sum(b_y, 0)
-
-
-@triton.jit
-def _many_rows(
-    p_a, p_w, o_m, b_there, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):
-    """[BM, BN]: as `_few_rows`, in one chain."""
+def _rows(p_a, p_w, o_m, b_there, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """[BM, BN]: a's rows o_m times weight rows o_w."""
     o_k = tl.arange(0, BK)
     p_a += o_m[:, None] * K + o_k[None, :]
     p_w += o_w[:, None] * K + o_k[None, :]
@@ -95,16 +75,13 @@ def _many_rows(
 
 @triton.jit
 def product(
-    b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PARTS: tl.constexpr,
-):  # fmt: skip
+    b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
     """[BM, BN] fp32: rows o_m (below m) of a [m, K] times rows o_w (where held) of a weight; after `begin`."""
     if BM == 1:
         b_y = _one_row(b_w, b_a, p_a + tl.program_id(0) * K, p_w, o_w, b_held, K, BK)
-    elif PARTS > 1:
-        b_y = _few_rows(p_a, p_w, o_m, o_m < m, o_w, b_held, K, BM, BN, BK, PARTS)
     else:
-        b_y = _many_rows(p_a, p_w, o_m, o_m < m, o_w, b_held, K, BM, BN, BK)
+        b_y = _rows(p_a, p_w, o_m, o_m < m, o_w, b_held, K, BM, BN, BK)
     return b_y
 
 

@@ -11,10 +11,9 @@ from importlib import import_module
 import pytest
 
 pytestmark = pytest.mark.slow  # a second a kernel
-TILE = {"K": 576, "BN": 16, "T": 36, "PADDED": 64, "FETCH": 1024}
-ONE = TILE | {"BM": 1, "BK": 1024, "PARTS": 1}
-FEW = TILE | {"BM": 16, "BK": 32, "PARTS": 4}
-MANY = TILE | {"BM": 64, "BK": 64, "PARTS": 1}
+TILE = {"K": 576, "T": 36, "PADDED": 64, "FETCH": 1024}
+ONE = TILE | {"BM": 1, "BN": 16, "BK": 1024}
+MANY = TILE | {"BM": 64, "BN": 32, "BK": 64}
 HEADS = {"HEADS": 9, "KV_HEADS": 3, "PAGE": 16, "HALF": 32}
 ATTENTION = {
     "BEHIND": 1 << 30, "AHEAD": 1, "REQUESTS": 0, "CHUNK": 256, "KV_HEADS": 3, "GROUP": 3, "WIDTH": 64, "PADDED": 64,
@@ -24,9 +23,8 @@ WIDE = {"p_squares": "fp32", "p_made": "fp32", "p_cos": "fp32", "p_sin": "fp32",
 WIDE |= dict.fromkeys(("p_position", "p_slot", "p_ids"), "i64") | dict.fromkeys(("p_pages", "p_cu_rows"), "i32")
 WIDE |= {"p_context": "i32"}
 KERNELS = [
-    ("fused", "_qkv_kernel", ONE | HEADS), ("fused", "_qkv_kernel", FEW | HEADS),
-    ("fused", "_qkv_kernel", MANY | HEADS),
-    ("fused", "_gate_kernel", ONE | {"WIDTH": 1536}), ("fused", "_gate_kernel", FEW | {"WIDTH": 1536}),
+    ("fused", "_qkv_kernel", ONE | HEADS), ("fused", "_qkv_kernel", MANY | HEADS),
+    ("fused", "_gate_kernel", ONE | {"WIDTH": 1536}), ("fused", "_gate_kernel", MANY | {"WIDTH": 1536}),
     ("fused", "_product_kernel", ONE | {"N": 576, "p_squares": None}),
     ("fused", "_product_kernel", MANY | {"N": 576, "p_squares": None}),
     ("fused", "_embed_kernel", {"D": 576, "BLOCK": 1024}),

@@ -347,10 +347,10 @@ def test_fused_products_in_half_precision_round_as_plain_torch(name, processors,
     assert (made != wanted).float().mean() < 0.02
 
 
-@pytest.mark.parametrize("tile", [(1, 4, 1), (16, 16, 4), (64, 32, 1)], ids=str)
+@pytest.mark.parametrize("tile", [(1, 4), (16, 16), (64, 32)], ids=str)
 def test_a_row_of_a_fused_product_knows_no_other_row(tile, monkeypatch):
-    rows, outputs, parts = tile
-    fixed = fused_tiles.Tile(rows=rows, outputs=outputs, inner=32, parts=parts, warps=4, stages=2)
+    rows, outputs = tile
+    fixed = fused_tiles.Tile(rows=rows, outputs=outputs, inner=32, warps=4, stages=2)
     monkeypatch.setattr(fused_triton, "tile_for", lambda *_, **__: fixed)
     x = OPS["product_add"].make_inputs(torch.Generator().manual_seed(2), (2 * rows, 70, 40))
     whole = fused_triton.product_add(**x)
