@@ -15,13 +15,11 @@ from dsbench.runtime.engine import Engine
 from dsbench.runtime.executor import Executor
 from dsbench.runtime.graphs import make_executor, make_models
 from dsbench.runtime.loop import Loop
-from dsbench.runtime.overlap import Overlapped
+from dsbench.runtime.overlap import STEADY, Overlapped
 from dsbench.runtime.passes import Models
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request
 from dsbench.runtime.steady import Steady, make_steady
-
-STEADY = ("full", "fixed", "argmax")  # policies whose rows are known before a round's drafts are
 
 
 class Engines:

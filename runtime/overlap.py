@@ -35,6 +35,8 @@ from dsbench.runtime.steering import Steering
 from dsbench.runtime.timeline import Timeline, spanned
 from dsbench.runtime.timing import Stamp, between, passed, sleep_until, stamp
 
+STEADY = ("full", "fixed", "argmax", "oracle")  # policies whose windows are the device's own
+
 
 class Overlapped:
     """Runs requests in one arm over a `Steady` of its drafter, depth and kind of commit, under the coupled rule.
@@ -47,7 +49,7 @@ class Overlapped:
         self, steady: Steady, arm: Arm, planner: Planner, config: EngineConfig, *,
         decode: Callable[[Sequence[int]], str] | None = None,
     ) -> None:  # fmt: skip
-        assert arm.policy in ("full", "fixed", "argmax"), "windows that are known without this step's drafts"
+        assert arm.policy in STEADY, "windows that the host need not see"
         self.steady, self.seats, self.arm, self.planner, self.config = steady, steady.seats, arm, planner, config
         self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
         self.shape, self.block = steady.models.target.shape, steady.models.drafter.block
@@ -175,6 +177,9 @@ class Overlapped:
             self.seats.cap.fill_(course.depth)
             self.steady.draft(n, course.depth)
         drafted = stamp(self.device)
+        if self.steering.foresees:
+            course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
+            self.seats.budget.fill_(course.budget)
         every = n * (course.depth + 1)
         with spanned(self.timeline, "verify", device=True):
             tier = self.steady.verify(n, every if self.arm.commit == "window" else n + course.budget)
@@ -186,6 +191,14 @@ class Overlapped:
             stamps=(begun, sat, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
             compiles=self._compiles.total - compiled,
         )  # fmt: skip
+
+    def _taken(self, n: int) -> int:
+        """Drafts of the round's n seats that the text takes: the one thing that is waited for, by an upper bound."""
+        taken = copied(self.steady.foresee(n))
+        there = stamp(self.device)
+        while not passed(there):
+            time.sleep(0)
+        return int(taken.sum())
 
     def _settle(self, flight: Flight) -> StepRecord:
         """Waits for the round's results, if they are not there, and hands them out."""

@@ -29,6 +29,8 @@ from dsbench.runtime.passes import Models, Round, draft_pass, verify_pass
 from dsbench.runtime.sampling import Sampling, coupled_choice
 from dsbench.runtime.seats import Seats, SeatShape
 
+CERTAIN = 40.0  # a logit whose odds are one and none in fp32
+
 
 def make_steady(
     models: Models, arm: Arm, config: EngineConfig, *, recorded: int, eos: frozenset[int], scripted: bool
@@ -39,7 +41,8 @@ def make_steady(
     """
     block = models.drafter.block
     depth = arm.depth(block)
-    shallow = arm.policy == "argmax" and arm.commit == "all"  # it may draft less than it could verify
+    # arms of whole blocks share their graphs, and some of them may draft less than they could verify
+    shallow = arm.fixed is None and arm.commit == "all"
     depths = (*(d for d in DEPTHS if shallow and d < depth), depth)
     tiers = tiers_of(models, config.graphs, depth)
     shape = SeatShape(
@@ -71,6 +74,16 @@ class Steady:
     def draft(self, requests: int, depth: int) -> None:
         if depth:
             self.draft_graphs[next_tier(self.tiers.requests, requests), depth]()
+
+    def foresee(self, requests: int) -> Tensor:
+        """Drafts [R] of the round that the pinned text takes, of those allowed; its confidences become certainties."""
+        seats, block = self.seats, self.seats.shape.block
+        text = seats.next_recorded(requests)
+        assert text is not None, "an oracle knows the recorded text"
+        hit = (seats.drafts[:requests] == text[:, :block]).long().cumprod(1)
+        certain = torch.where(hit > 0, CERTAIN, -CERTAIN)
+        seats.real_left[:requests, 0] = (certain - seats.offset[:requests]) / seats.scale[:requests].clamp(min=1e-6)
+        return torch.minimum(hit.sum(1), seats.limits(requests))
 
     def verify(self, requests: int, rows: int) -> int:
         """Runs the tier that holds `rows`; returns its rows."""

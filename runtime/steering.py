@@ -7,7 +7,7 @@ read gives up choosing, not the run: whole blocks are verified from then on, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -42,17 +42,29 @@ class Steering:
         self.planner, self.block, self.cap, self.device = planner, block, depths[-1], device
         self.failure = ""
         self.budgets: Budgets | None = None
-        if arm.policy == "argmax":
+        self.foresees = arm.policy == "oracle"
+        if arm.policy == "argmax" or self.foresees:
             assert planner.table is not None, "an arm that weighs cost has a table"
             self.budgets = Budgets(planner.table, block, depths, arm.weight)
 
     def course(self, seated: Sequence[Sitting], step: int, context: int) -> Course:
         """Of the round `step`, over the seated requests with `context` tokens in all."""
         whole = Course(depth=self.cap, budget=len(seated) * self.cap)
-        if self.budgets is None:
+        if self.budgets is None or self.foresees:
             return whole
         budgets = self.budgets
         return self.attempt("the budget", lambda: self._chosen(budgets, seated, step, context), whole)
+
+    def foreseen(self, course: Course, seats: int, taken: Callable[[], int], context: int) -> Course:
+        """The course with a budget for what the text takes of the round's own drafts, once that is known."""
+        budgets = self.budgets
+        if budgets is None:
+            return course
+
+        def chosen() -> Course:
+            return replace(course, budget=budgets.certain(taken(), seats, context).rows - seats)
+
+        return self.attempt("the oracle's budget", chosen, course)
 
     def _chosen(self, budgets: Budgets, seated: Sequence[Sitting], step: int, context: int) -> Course:
         left = [0 if s.left else s.room - len(s.request.output) - 1 for s in seated]

@@ -248,3 +248,29 @@ def test_few_requests_have_graphs_of_their_own(mode, monkeypatch):
     engine = overlapped(mode, 5)
     assert engine.steady.tiers.few == 1 and {n for _, n in engine.steady.verify_graphs} > {1}
     assert finish(engine, requests, 5) == [r.output for r in wanted]
+
+
+@pytest.mark.parametrize("mode", ["compact:oracle", "cap-accept:oracle"])
+def test_an_oracle_verifies_what_its_text_takes_and_nothing_else(mode):
+    """Its text is not the model's own everywhere, and it knows that too. Tiers of the table hold rows back."""
+    wanted = make_requests(7, max_tokens=16)
+    run("none", wanted, batch=7)
+    texts = [list(r.output) for r in wanted]
+    texts[1][4] = (texts[1][4] + 1) % 64
+    requests = make_requests(7, max_tokens=16)
+    for request, text in zip(requests, texts, strict=True):
+        request.canonical = text
+    engine = overlapped(mode, 3, recorded=16)
+    assert finish(engine, requests, 3) == texts
+    assert all(r.window == min(r.accepted, r.window) for r in engine.rounds)
+    assert sum(r.window for r in engine.rounds) > 0 and not any(s.confidence_age for s in engine.steps)
+    if mode == "compact:oracle":
+        assert all(r.verified == r.window for r in engine.rounds)
+        assert {s.rows - s.requests - s.budget for s in engine.steps} == {0}
+
+
+def test_arms_of_whole_blocks_share_graphs_of_all_depths():
+    """Whichever comes first: a planned arm after a fixed one may still draft less."""
+    first = overlapped("static", 3)
+    assert first.steady.depths == overlapped("compact", 3).steady.depths and len(first.steady.depths) > 1
+    assert overlapped("static:2", 3).steady.depths == (2,)
