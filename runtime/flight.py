@@ -22,6 +22,8 @@ class Flight:
     """A round under way: who sits where, what the host chose for it, and where its results will lie."""
 
     seated: tuple[Sitting, ...]
+    lines: Array  # of the seats in the book, and whose they are
+    stays: Array
     course: Course
     tier: int
     context: int
@@ -38,10 +40,10 @@ class Landed:
 
     flight: Flight
     step: int
-    seats: list[int]
-    before: list[int]
-    put_out: list[int]
-    last: list[bool]
+    seats: Array
+    before: Array
+    put_out: Array
+    last: Array
     left: Array  # [n, counts, tokens, drafts]
     real: Array  # [n, 3, G]
 
@@ -62,7 +64,8 @@ class Landed:
         cap = self.flight.course.depth
         out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
         drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm).tolist()
-        for seat, before, delivered, last in zip(self.seats, self.before, self.put_out, self.last, strict=True):
+        mine = (x.tolist() for x in (self.seats, self.before, self.put_out, self.last))
+        for seat, before, delivered, last in zip(*mine, strict=True):
             request = self.flight.seated[seat].request
             out.append(
                 RoundRecord(

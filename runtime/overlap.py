@@ -21,6 +21,7 @@ import torch
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.book import Book
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
 from dsbench.runtime.flight import Flight, Landed, copied, read
@@ -56,10 +57,13 @@ class Overlapped:
         self.eos = frozenset(self.seats.shape.eos)
         self.steering = Steering(arm, planner, self.block, steady.depths, self.device)
         self.prompts = Prompts(steady, self.steering.maps)
+        self.book = Book(self.seats.shape.seats, self.block)
         self.seated: list[Sitting] = []
+        self.lines = np.full(self.seats.shape.seats, self.book.nobody, np.int64)  # of those seated
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
         self.timeline: Timeline | None = None
+        self._running: dict[int, Sitting] = {}
         self._landed: list[Landed] = []
         self._flights: deque[Flight] = deque()
         self._origin, self._compiles, self._done = time.perf_counter(), compile_count(), stamp(self.device)
@@ -69,7 +73,7 @@ class Overlapped:
     @property
     def running(self) -> list[Request]:
         """Seated ones and those whose prompts wait; some may have ended on the device already."""
-        return [s.request for s in (*self.seated, *self.prompts.waiting) if not s.left]
+        return [s.request for s in self._running.values()]
 
     def record(self, timeline: Timeline | None) -> None:
         """Tells the timeline of every phase from here on; None: nobody."""
@@ -94,23 +98,26 @@ class Overlapped:
 
         Raises UsageError for a prompt that leaves no room for a token.
         """
-        seats = self.seats.shape.seats - len(self.running)
+        seats = self.seats.shape.seats - len(self._running)
         for count, request in enumerate(requests):
             need = request.slots_needed(self.shape.context, self.block)
             if count >= seats or not self.pool.open(request.id, need):
                 return list(requests[count:])
             self.pool.grow(request.id, need)
             room = request.room(self.shape.context)
-            self.prompts.waiting.append(Sitting(request=request, admitted=self._now(), room=room))
+            self._running[request.id] = Sitting(request=request, admitted=self._now(), room=room)
+            self.prompts.waiting.append(self._running[request.id])
         return []
 
     def cancel(self, request: Request) -> None:
         """Ends a running request where it is; what is under way for it is dropped when it arrives."""
-        for sitting in [s for s in (*self.seated, *self.prompts.waiting) if s.request is request and not s.left]:
-            request.finish_reason = "cancelled"
-            if sitting in self.prompts.waiting:
-                self.prompts.waiting.remove(sitting)
-            self._leave(sitting)
+        sitting = self._running.get(request.id)
+        if sitting is None or sitting.request is not request:
+            return
+        request.finish_reason = "cancelled"
+        if sitting in self.prompts.waiting:
+            self.prompts.waiting.remove(sitting)
+        self._leave(sitting)
 
     def rest(self, until: float) -> None:
         """Nobody is there: settles what is under way and sleeps until that second, which is no round's idle time."""
@@ -123,10 +130,10 @@ class Overlapped:
         """Lets go of the requests still running, of their seats and pages."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        for sitting in (*self.seated, *self.prompts.waiting):
-            if not sitting.left:
-                self.pool.release(sitting.request.id)
-        self.seated, self.prompts.waiting = [], deque()
+        for sitting in self._running.values():
+            self.pool.release(sitting.request.id)
+        self.seated, self.prompts.waiting, self._running = [], deque(), {}
+        self.book = Book(self.seats.shape.seats, self.block)
         self._flights.clear()
         with torch.inference_mode():
             self.seats.reset()
@@ -136,7 +143,7 @@ class Overlapped:
 
         Where no prompt waits, those behind move up.
         """
-        holes = [i for i, sitting in enumerate(self.seated) if sitting.left]
+        holes = np.flatnonzero(self.lines[: len(self.seated)] == self.book.nobody).tolist()
         while self.prompts.due(len(self.seated) - len(holes)):
             with spanned(self.timeline, "prefill", device=True):
                 done, first = self.prompts.run_chunk()
@@ -144,6 +151,7 @@ class Overlapped:
                 for sitting in done:
                     at.append(holes.pop(0) if holes else len(self.seated))
                     self.seated[at[-1] : at[-1] + 1] = [sitting]
+                    self._sit_down(sitting, at[-1])
                 if done:
                     self.prompts.sit(at, done, first, [s.room for s in done])
             if len(self.prompts.waiting) <= len(self.seated) - len(holes):
@@ -152,7 +160,12 @@ class Overlapped:
             self._move_up(holes)
         elif holes:
             self.seats.clear(holes)
-        self.seats.live.fill_(len(self.seated))
+        self.seats.tell("live", len(self.seated))
+
+    def _sit_down(self, sitting: Sitting, seat: int) -> None:
+        request = sitting.request
+        prior = self.steering.prior(request.sampling)
+        sitting.line = self.lines[seat] = self.book.open(len(request.prompt_ids), sitting.room, prior)
 
     def _move_up(self, holes: Sequence[int]) -> None:
         """The last ones into the holes, ascending, before them."""
@@ -162,24 +175,25 @@ class Overlapped:
         if behind:
             self.seats.move(behind, before)
         for source, target in zip(behind, before, strict=True):
-            self.seated[target] = self.seated[source]
+            self.seated[target], self.lines[target] = self.seated[source], self.lines[source]
         self.seats.clear(range(kept, len(self.seated)))
         del self.seated[kept:]
 
     def _launch(self, begun: Stamp, sat: Stamp) -> Flight:
         host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
-        context = sum(len(s.request.prompt_ids) + len(s.request.output) - 1 for s in self.seated if not s.left)
+        lines = self.lines[:n].copy()
+        context = int(self.book.held[lines].sum())
         with spanned(self.timeline, "plan"):
-            course = self.steering.course(self.seated, len(self.steps) + len(self._flights), context)
+            course = self.steering.course(self.book, lines, len(self.steps) + len(self._flights), context)
         ready = stamp(self.device)
         with spanned(self.timeline, "draft", device=True):
-            self.seats.budget.fill_(course.budget)
-            self.seats.cap.fill_(course.depth)
+            self.seats.tell("budget", course.budget)
+            self.seats.tell("cap", course.depth)
             self.steady.draft(n, course.depth)
         drafted = stamp(self.device)
         if self.steering.foresees:
             course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
-            self.seats.budget.fill_(course.budget)
+            self.seats.tell("budget", course.budget)
         every = n * (course.depth + 1)
         with spanned(self.timeline, "verify", device=True):
             tier = self.steady.verify(n, every if self.arm.commit == "window" else n + course.budget)
@@ -187,9 +201,9 @@ class Overlapped:
             copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)
             whole, real = copies or [x.clone().cpu() for x in left]  # which waits
         return Flight(
-            seated=tuple(self.seated), course=course, tier=tier, context=context, whole=whole, real=real,
-            stamps=(begun, sat, ready, drafted, stamp(self.device)), host=time.perf_counter() - host,
-            compiles=self._compiles.total - compiled,
+            seated=tuple(self.seated), lines=lines, stays=self.book.stay[lines], course=course, tier=tier,
+            context=context, whole=whole, real=real, stamps=(begun, sat, ready, drafted, stamp(self.device)),
+            host=time.perf_counter() - host, compiles=self._compiles.total - compiled,
         )  # fmt: skip
 
     def _taken(self, n: int) -> int:
@@ -213,40 +227,45 @@ class Overlapped:
     def _hand_out(self, flight: Flight) -> StepRecord:
         """The round's results to its requests, whose seats and pages are free if they ended."""
         left, real = self._read(flight)
-        counts = dict(zip(COUNTS, left.T.tolist(), strict=False))
-        tokens, now = left[:, len(COUNTS) :][:, : self.block + 1].tolist(), self._now()
-        seats: list[int] = []  # whose rounds count
-        before: list[int] = []
-        put_out: list[int] = []
-        last: list[bool] = []
-        for seat, sitting in enumerate(flight.seated):
-            request = sitting.request
-            if sitting.left or request.finished:
-                continue
-            if not request.output:
-                sitting.first = now
-                self._extend(request, [counts["anchor"][seat]], ended=counts["delivered"][seat] == 0)
-            if request.finished:
-                continue
-            seats.append(seat)
-            before.append(len(request.output))
+        counts, book, step = dict(zip(COUNTS, left.T, strict=False)), self.book, len(self.steps)
+        seats = self._begun(flight, counts)  # whose rounds count
+        lines, put_out = flight.lines[seats], counts["delivered"][seats].copy()
+        before, last = book.emitted[lines], np.zeros(len(seats), bool)
+        tokens = left[seats, len(COUNTS) : len(COUNTS) + self.block + 1].tolist()
+        ended = (counts["ended"][seats] > 0).tolist()
+        came = zip(seats.tolist(), tokens, put_out.tolist(), ended, strict=True)
+        for i, (seat, mine, count, over) in enumerate(came):
+            request = flight.seated[seat].request
             request.rounds += 1
-            mine = tokens[seat][: counts["delivered"][seat]]
-            self._extend(request, mine, ended=counts["ended"][seat] > 0)
-            put_out.append(len(request.output) - before[-1])
-            last.append(request.finished)
-            sitting.survival, sitting.seen = real[seat, 2], len(self.steps)
+            if over or request.sampling.stop:
+                known = len(request.output)
+                self._extend(request, mine[:count], ended=over)
+                put_out[i], last[i] = len(request.output) - known, request.finished
+            else:
+                request.output += mine[:count]
+        book.enter(lines, put_out, real[seats, 2], step)
         landed = Landed(
-            flight=flight, step=len(self.steps), seats=seats, before=before, put_out=put_out, last=last, left=left,
-            real=real,
-        )  # fmt: skip
+            flight=flight, step=step, seats=seats, before=before, put_out=put_out, last=last, left=left, real=real
+        )
         record = self._record(landed)
         if self.config.record_rounds:
             self._landed.append(landed)
-        for sitting in flight.seated:
-            if sitting.request.finished and not sitting.left:
-                self._leave(sitting)
+        for seat in seats[last].tolist():
+            self._leave(flight.seated[seat])
         return record
+
+    def _begun(self, flight: Flight, counts: dict[str, Array]) -> Array:
+        """Seats of the round whose requests go on; those new among them get their first token, which may be all."""
+        book = self.book
+        seats = book.going_on(flight.lines, flight.stays)
+        for seat in seats[book.emitted[flight.lines[seats]] == 0].tolist():
+            sitting, over = flight.seated[seat], int(counts["delivered"][seat]) == 0
+            sitting.first = self._now()
+            self._extend(sitting.request, [int(counts["anchor"][seat])], ended=over)
+            book.emit(sitting.line, 1)
+            if sitting.request.finished:
+                self._leave(sitting)
+        return book.going_on(flight.lines, flight.stays)
 
     def _read(self, flight: Flight) -> tuple[Array, Array]:
         """What the round left, in whole numbers and in real ones; a reading of tokens that fails is tried again."""
@@ -268,8 +287,10 @@ class Overlapped:
     def _record(self, landed: Landed) -> StepRecord:
         flight, seats = landed.flight, landed.seats
         begun, sat, ready, drafted, done = flight.stamps
-        flips, granted = (int(landed.count(name)[seats].sum()) for name in ("flips", "window"))
-        rows = len(seats) + int(landed.verified(self.arm)[seats].sum())
+        flips, granted, verified = (
+            int(x[seats].sum()) for x in (landed.count("flips"), landed.count("window"), landed.verified(self.arm))
+        )
+        rows = len(seats) + verified
         zombies = landed.zombies(self.arm)
         table = self.planner.table
         ran = flight.tier if table is not None and table.tiers is not None else rows + zombies
@@ -278,7 +299,7 @@ class Overlapped:
         useful = rows if self.arm.commit == "all" else len(seats) + granted
         record = StepRecord(
             step=landed.step, start=(now := self._now()), read=now, requests=len(seats), budget=granted, rows=rows,
-            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=sum(landed.put_out),
+            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=int(landed.put_out.sum()),
             misses=0, compiles=flight.compiles, seconds=between(self._done, done),
             draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
             verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0,
@@ -301,7 +322,11 @@ class Overlapped:
     def _leave(self, sitting: Sitting) -> None:
         """Its pages are free; its seat is a hole until somebody takes it."""
         request, sitting.left = sitting.request, True
+        del self._running[request.id]
         self.pool.release(request.id)
+        if sitting.line >= 0:
+            self.lines[self.lines == sitting.line] = self.book.nobody
+            self.book.close(sitting.line)
         self.finished.append(RequestRecord.of(request, sitting.admitted, sitting.first, self._now()))
 
     def now(self) -> float:

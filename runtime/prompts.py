@@ -30,8 +30,7 @@ class Sitting:
     first: float = 0.0  # when its first token was read
     prefilled: int = 0  # prompt tokens run
     room: int = 0  # tokens it may emit in all
-    survival: Array | None = None  # [G] when last read
-    seen: int = 0  # the step that left it
+    line: int = -1  # of the book, once it sits
     left: bool = False
 
 

@@ -56,6 +56,7 @@ class Seats:
         self.eos = torch.tensor(shape.eos, dtype=torch.int64, device=device)
         self.top_k, self.top_p = whole(s), torch.ones(s, device=device)
         self.live, self.cap, self.budget = whole(1), whole(1), whole(1)
+        self._told = dict.fromkeys(("live", "cap", "budget"), 0)
         # left by a round: counts, then W tokens and G drafts; and confidence, free, survival
         self.whole_left = whole(s, len(COUNTS) + 2 * block + 1)
         self.real_left = real(s, 3, block)
@@ -101,9 +102,15 @@ class Seats:
         scale = self.scale[:n, depth:].clamp(min=1e-6)
         return torch.cat([confidence[:, :depth], (calibrated - self.offset[:n, depth:]) / scale], dim=1)
 
+    def tell(self, name: str, value: int) -> None:
+        """A word of the host's, `live`, `cap` or `budget`: written only where it is another."""
+        if self._told[name] != value:
+            getattr(self, name).fill_(value)
+            self._told[name] = value
+
     def reset(self) -> None:
         """Nobody sits anywhere."""
-        self.live.zero_()
+        self.tell("live", 0)
         self.ended.fill_(1)
         self.table.fill_(self.nobody)
         for x in (self.anchor, self.start, self.emitted, self.room):

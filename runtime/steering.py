@@ -16,10 +16,12 @@ import torch
 from dsbench.errors import DsbenchError
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.book import Book
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.device_errors import first_line
+from dsbench.runtime.objective import Array
 from dsbench.runtime.planner import Planner
-from dsbench.runtime.prompts import Maps, Sitting
+from dsbench.runtime.prompts import Maps
 from dsbench.runtime.request import SamplingParams
 
 T = TypeVar("T")
@@ -47,13 +49,13 @@ class Steering:
             assert planner.table is not None, "an arm that weighs cost has a table"
             self.budgets = Budgets(planner.table, block, depths, arm.weight)
 
-    def course(self, seated: Sequence[Sitting], step: int, context: int) -> Course:
-        """Of the round `step`, over the seated requests with `context` tokens in all."""
-        whole = Course(depth=self.cap, budget=len(seated) * self.cap)
+    def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
+        """Of the round `step`, over seats with these lines of the book and `context` tokens in all."""
+        whole = Course(depth=self.cap, budget=len(lines) * self.cap)
         if self.budgets is None or self.foresees:
             return whole
         budgets = self.budgets
-        return self.attempt("the budget", lambda: self._chosen(budgets, seated, step, context), whole)
+        return self.attempt("the budget", lambda: self._chosen(budgets, book, lines, step, context), whole)
 
     def foreseen(self, course: Course, seats: int, taken: Callable[[], int], context: int) -> Course:
         """The course with a budget for what the text takes of the round's own drafts, once that is known."""
@@ -66,22 +68,22 @@ class Steering:
 
         return self.attempt("the oracle's budget", chosen, course)
 
-    def _chosen(self, budgets: Budgets, seated: Sequence[Sitting], step: int, context: int) -> Course:
-        left = [0 if s.left else s.room - len(s.request.output) - 1 for s in seated]
-        limits = np.clip(np.array(left, np.int64), 0, self.cap)
-        prior = self.planner.relay.prior
-        past = [prior(s.request.sampling) if s.survival is None else s.survival for s in seated]
-        choice = budgets.choose(np.array(past), limits, context)
-        here = [s for s in seated if not s.left]  # an empty seat may wait for a prompt
-        ages = [step - s.seen for s in here if s.survival is not None]
+    def _chosen(self, budgets: Budgets, book: Book, lines: Array, step: int, context: int) -> Course:
+        choice = budgets.choose(book.survival[lines], book.limits(lines, self.cap), context)
         return Course(
-            depth=choice.depth, budget=choice.rows - len(seated), priors=len(here) - len(ages),
-            age=max(ages, default=0),
-        )  # fmt: skip
+            depth=choice.depth, budget=choice.rows - len(lines), priors=book.priors(lines), age=book.age(lines, step)
+        )
 
     def predict(self, shape: StepShape, skipped: int) -> tuple[float, bool]:
         """As the planner's."""
         return self.attempt("the cost table", lambda: self.planner.predict(shape, skipped), (float("nan"), False))
+
+    def prior(self, sampling: SamplingParams) -> Array:
+        """Survival [G] of a request that sits down."""
+        nothing = np.zeros(self.block)
+        if self.budgets is None:
+            return nothing
+        return self.attempt("the prior", lambda: self.planner.relay.prior(sampling), nothing)
 
     def maps(self, sampling: SamplingParams) -> Maps:
         """Scale and offset [G] of the calibration, and of the token-free head's."""

@@ -39,7 +39,7 @@ def breaks_budget(engine, monkeypatch):
 
 
 def breaks_prior(engine, monkeypatch):
-    engine.planner.relay.prior = failing(10, engine.planner.relay.prior, KeyError("nobody"))
+    engine.planner.relay.prior = failing(5, engine.planner.relay.prior, KeyError("nobody"))
 
 
 def breaks_calibration(engine, monkeypatch):
@@ -74,7 +74,7 @@ def breaks_one_reading_of_tokens(engine, monkeypatch):
 
 FAULTS = {
     breaks_budget: "the budget failed: ZeroDivisionError: no rate",
-    breaks_prior: "the budget failed: KeyError: 'nobody'",
+    breaks_prior: "the prior failed: KeyError: 'nobody'",
     breaks_calibration: "the calibration failed: IndexError: IndexError",
     breaks_table: "the cost table failed: FloatingPointError: overflow",
     breaks_copies: "copying what a round left failed: RuntimeError: no pinned memory",

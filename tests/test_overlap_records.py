@@ -118,15 +118,13 @@ def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
     engine.cancel(requests[3])
     seen, choose = [], engine.steering.budgets.choose
     engine.steering.budgets.choose = lambda *given: (seen.append(given), choose(*given))[1]
-    now, newest = 40, max(s.seen for s in engine.seated)
-    for sitting in engine.seated:
-        sitting.seen = newest - 30 * sitting.left
-    course = engine.steering.course(engine.seated, now, 100)
+    now, newest, book, lines = 40, engine.book.seen.max(), engine.book, engine.lines[:4]
+    course = engine.steering.course(book, lines, now, 100)
     ((survival, limits, _),) = seen
     assert survival.shape == (4, 4) and [bool(n) for n in limits] == [True, False, True, False]
     assert course.age == now - newest and course.priors == 0
-    engine.seated[1].survival = None
-    assert engine.steering.course(engine.seated, now, 100).priors == 0
+    book.seen[lines[0]], book.survival[lines[0]] = -1, 0.5
+    assert engine.steering.course(book, lines, now, 100).priors == 1
 
 
 def test_a_round_is_predicted_by_the_tier_that_was_launched():
