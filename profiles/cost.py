@@ -114,6 +114,10 @@ class CostTable:
         """Seconds of draft and verify together; `skipped` slots are not drafted."""
         return self.verify_seconds(shape) + self.draft_seconds(shape.requests, shape.context, skipped)
 
+    def per_token(self, requests: int, *, drafts: bool) -> float:
+        """Seconds that a context token more adds to a step of R requests."""
+        return self.kappa + self.walk / requests + (self.draft_kappa if drafts else 0.0)
+
     def tier(self, rows: int) -> int:
         """The row total that really runs: the next captured tier, or `rows` itself without tiers or past the last."""
         return int(round_up(rows, self.tiers))

@@ -55,12 +55,11 @@ def early_stop(survival: Array, limits: Array, table: CostTable, context: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """Seconds of R requests' rounds without context: of each row total, and of a draft of each depth."""
+    """Seconds of R requests' rounds without context, of each depth and row total; and those of a context token."""
 
     rows: Array  # [m]
-    verify: Array  # [m]
-    draft: tuple[float, ...]  # by depth
-    per_token: float  # seconds a context token, of draft and verify
+    seconds: Array  # [depths, m]
+    per_token: float  # of draft and verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,32 +81,54 @@ class Budgets:
         self.table, self.block, self.weight = table, block, weight
         measured = table.slot_bias > 0 or table.slot.seconds[-1] > 0
         self.depths = tuple(d for d in depths if measured or d == block)
+        self._column = np.arange(block)
         self._priced: dict[int, Priced] = {}
 
     def choose(self, survival: Array, limits: Array, context: int) -> Choice:
         """survival [R, G] non-increasing along a request, limits [R] drafts allowed."""
-        priced, weight = self.priced(len(limits)), self.weight
-        found = [outlook(survival[:, :depth], limits, priced.rows, weight) for depth in self.depths]
-        seconds = np.concatenate([priced.verify + (priced.per_token * context + draft) for draft in priced.draft])
-        best = best_of(_joined(found), seconds, weight)
-        depth, at = divmod(best, len(priced.rows))
-        return Choice(depth=self.depths[depth], rows=int(priced.rows[at]), seconds=float(seconds[best]))
+        priced = self.priced(len(limits))
+        seconds = priced.seconds + priced.per_token * context
+        if self.weight == 1:
+            best = int(np.argmax(self._expected(survival, limits, priced.rows) / seconds))
+        else:
+            found = [outlook(survival[:, :depth], limits, priced.rows, self.weight) for depth in self.depths]
+            best = best_of(_joined(found), seconds.ravel(), self.weight)
+        return self._choice(priced, best, seconds)
 
     def certain(self, taken: int, requests: int, context: int) -> Choice:
         """Of whole blocks, of which `taken` drafts over all are known to be accepted: the most tokens a second."""
         priced = self.priced(requests)
-        seconds = priced.verify + (priced.per_token * context + priced.draft[-1])
+        seconds = priced.seconds[-1] + priced.per_token * context
         best = int(np.argmax(np.minimum(priced.rows, requests + taken) / seconds))
         rows = min(int(priced.rows[best]), requests + taken)
         return Choice(depth=self.depths[-1], rows=rows, seconds=float(seconds[best]))
 
+    def _choice(self, priced: Priced, best: int, seconds: Array) -> Choice:
+        depth, at = divmod(best, len(priced.rows))
+        return Choice(depth=self.depths[depth], rows=int(priced.rows[at]), seconds=float(seconds[depth, at]))
+
+    def _expected(self, survival: Array, limits: Array, rows: Array) -> Array:
+        """Tokens [depths, m] of each depth's likeliest drafts, as `outlook` has them: what may not be, adds nothing."""
+        requests = len(limits)
+        worth = np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0)
+        worth = np.negative(worth, out=worth)  # so that the likeliest sort first
+        asked = rows - requests
+        expected = np.empty((len(self.depths), len(rows)))
+        for out, depth in zip(expected, self.depths, strict=True):
+            lost = np.zeros(requests * depth + 1)
+            np.cumsum(np.sort(worth[:, :depth], axis=None), out=lost[1:])
+            np.subtract(requests, lost[np.minimum(asked, requests * depth)], out=out)
+        return expected
+
     def priced(self, requests: int) -> Priced:
         if requests not in self._priced:
             table, rows = self.table, self.table.candidates(requests, self.block)
+            whole = table.draft_seconds(requests, 0)
+            slot = whole - table.draft_seconds(requests, 0, skipped=1)
+            draft = whole - (self.block - np.array(self.depths)) * slot
             self._priced[requests] = Priced(
-                rows=rows, verify=table.verify_curve(requests, rows, 0),
-                draft=tuple(table.draft_seconds(requests, 0, self.block - depth) for depth in self.depths),
-                per_token=table.kappa + table.walk / requests + table.draft_kappa,
+                rows=rows, seconds=table.verify_curve(requests, rows, 0) + draft[:, None],
+                per_token=table.per_token(requests, drafts=True),
             )  # fmt: skip
         return self._priced[requests]
 

@@ -8,7 +8,7 @@ requests, G block.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -114,6 +114,7 @@ class Planner:
             )
         self.arm, self.block, self.table, self.replay = arm, block, table, replay
         self.lag = lag if arm.policy == "argmax" else 0
+        self._known: dict[tuple[int, int, int], tuple[float, float, bool]] = {}  # by R, M and slots left out
         self.relay = ConfidenceRelay(calibrations, rule, block, self.lag)
 
     def depth(self, requests: Sequence[Request], free: Tensor, limits: Array, context: int) -> Tensor:
@@ -165,10 +166,17 @@ class Planner:
 
         skipped: slots of the block that a captured draft leaves out.
         """
-        if self.table is None:
+        table, key = self.table, (shape.requests, shape.rows, skipped)
+        if table is None:
             return float("nan"), False
-        seconds = predicted_seconds(self.table, shape, drafts=self.block > 0, skipped=skipped)
-        return seconds, self.table.outside(shape)
+        if key not in self._known:
+            start = StepShape(shape.requests, shape.rows, 0)
+            seconds = predicted_seconds(table, start, drafts=self.block > 0, skipped=skipped)
+            per_token = table.per_token(shape.requests, drafts=self.block > 0)
+            self._known[key] = seconds, per_token, table.outside(replace(start, context=table.box.context[0]))
+        seconds, per_token, outside = self._known[key]
+        least, most = table.box.context
+        return seconds + per_token * shape.context, outside or not least <= shape.context <= most
 
     def _windows(
         self, requests: Sequence[Request], draft: Draft, conditional: Array, survival: Array, cap: Array, context: int

@@ -71,18 +71,18 @@ class StatePool:
 
     def grow(self, owner: int, tokens: int) -> None:
         """Pages for the first `tokens` slots of the owner, out of what `open` promised."""
-        owned = self._owned[owner]
-        while len(owned) < self.pages_for(tokens):
-            assert len(owned) < self._reserved[owner], f"owner {owner} grows past its promise to {tokens} tokens"
+        owned, need = self._owned[owner], self.pages_for(tokens)
+        assert need <= self._reserved[owner], f"owner {owner} grows past its promise to {tokens} tokens"
+        self._promised -= max(0, need - len(owned))
+        while len(owned) < need:
             owned.append(self._free.pop())
-            self._promised -= 1
 
     def truncate(self, owner: int, tokens: int) -> None:
         """Gives back the pages past the first `tokens` slots."""
-        owned = self._owned[owner]
-        while len(owned) > self.pages_for(tokens):
+        owned, need = self._owned[owner], self.pages_for(tokens)
+        self._promised += max(0, len(owned) - need)
+        while len(owned) > need:
             self._free.append(owned.pop())
-            self._promised += 1
 
     def release(self, owner: int) -> None:
         self.truncate(owner, 0)
