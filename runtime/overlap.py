@@ -146,14 +146,12 @@ class Overlapped:
         holes = np.flatnonzero(self.lines[: len(self.seated)] == self.book.nobody).tolist()
         while self.prompts.due(len(self.seated) - len(holes)):
             with spanned(self.timeline, "prefill", device=True):
-                done, first = self.prompts.run_chunk()
-                at = []
-                for sitting in done:
+                part, at = self.prompts.next_chunk(), list[int]()
+                for sitting in [s for s, _ in part if s.done]:
                     at.append(holes.pop(0) if holes else len(self.seated))
                     self.seated[at[-1] : at[-1] + 1] = [sitting]
                     self._sit_down(sitting, at[-1])
-                if done:
-                    self.prompts.sit(at, done, first, [s.room for s in done])
+                self.prompts.run(part, at)
             if len(self.prompts.waiting) <= len(self.seated) - len(holes):
                 break
         if holes and not self.prompts.waiting:

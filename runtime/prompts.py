@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsbench.runtime.config import PATIENCE, PROMPTS, SHARE
 from dsbench.runtime.objective import Array
@@ -32,6 +30,11 @@ class Sitting:
     room: int = 0  # tokens it may emit in all
     line: int = -1  # of the book, once it sits
     left: bool = False
+
+    @property
+    def done(self) -> bool:
+        """With its prompt."""
+        return self.prefilled == len(self.request.prompt_ids)
 
 
 class Prompts:
@@ -55,8 +58,8 @@ class Prompts:
         self.waited += 1
         return False
 
-    def run_chunk(self) -> tuple[list[Sitting], Tensor]:
-        """Runs the next prompt rows; the requests that are done with theirs, and their first tokens on the device."""
+    def next_chunk(self) -> list[tuple[Sitting, int]]:
+        """Who runs next, and how many prompt rows of each; those done with theirs wait no longer."""
         part: list[tuple[Sitting, int]] = []
         left = max(self.steady.prefill_graphs)
         for sitting in self.waiting:
@@ -65,40 +68,43 @@ class Prompts:
                 break
             part.append((sitting, count))
             left -= count
-        rows = self.steady.prompt_rows(sum(count for _, count in part))
-        values: dict[str, list[int]] = {"cu_rows": [0]}
-        for index, (sitting, count) in enumerate(part):
-            self._add_rows(values, index, sitting, count)
-        rows.load(values, self.tables([s for s, _ in part]), [s.request.sampling.temperature for s, _ in part])
-        self.steady.prefill(rows)
-        done = []
         for sitting, count in part:
             sitting.prefilled += count
-            if sitting.prefilled == len(sitting.request.prompt_ids):
-                done.append(self.waiting.popleft())
-        return done, rows.first[: len(done)].clone()
+            if sitting.done:
+                self.waiting.popleft()
+        return part
 
-    def _add_rows(self, values: dict[str, list[int]], index: int, sitting: Sitting, count: int) -> None:
-        request, begin, page = sitting.request, sitting.prefilled, self.pool.shape.page
-        at = np.arange(begin, begin + count)
-        slots = np.array(self.pool.pages_of(request.id))[at // page] * page + at % page
-        for name, mine in (
-            ("ids", request.prompt_ids[begin : begin + count]), ("positions", at.tolist()), ("slots", slots.tolist()),
-            ("request", [index] * count), ("cu_rows", [values["cu_rows"][-1] + count]), ("context", [begin]),
-            ("last", [values["cu_rows"][-1] + count - 1]), ("end", [begin + count]), ("seed", [request.sampling.seed]),
-        ):  # fmt: skip
-            values.setdefault(name, []).extend(mine)
+    def run(self, part: Sequence[tuple[Sitting, int]], at: Sequence[int]) -> None:
+        """The pass over a chunk, whose first len(at) requests are done and sit down there."""
+        who, seats = [sitting.request for sitting, _ in part], self.steady.seats
+        counts = np.array([count for _, count in part])
+        end = np.array([sitting.prefilled for sitting, _ in part])
+        pages, cu_rows = self.tables(who), np.concatenate([[0], np.cumsum(counts)])
+        request = np.repeat(np.arange(len(part)), counts)
+        positions = np.arange(cu_rows[-1]) - np.repeat(cu_rows[:-1] - (end - counts), counts)
+        page, done = self.pool.shape.page, who[: len(at)]
+        whole = {
+            "ids": np.concatenate([r.prompt_ids[e - n : e] for r, n, e in zip(who, counts, end, strict=True)]),
+            "positions": positions, "slots": pages[request, positions // page] * page + positions % page,
+            "request": request, "cu_rows": cu_rows, "context": end - counts, "last": cu_rows[1:] - 1, "end": end,
+            "seed": np.array([r.sampling.seed for r in who]), "at": np.array(at, np.int64), "start": end[: len(at)],
+            "room": np.array([sitting.room for sitting, _ in part[: len(at)]], np.int64),
+            "heeds": np.array([not r.sampling.ignore_eos for r in done], np.int64), "texts": seats.texts(done),
+        }  # fmt: skip
+        real = {
+            "temperature": np.array([r.sampling.temperature for r in who]),
+            "maps": np.array([self.maps(r.sampling) for r in done]),
+        }
+        if seats.shape.scripted and seats.shape.block:
+            real["script"] = seats.scripts(done)
+        rows = self.steady.prompt_rows(int(cu_rows[-1]))
+        rows.load(whole, real, pages)
+        self.steady.prefill(rows)
 
-    def sit(self, at: Sequence[int], done: Sequence[Sitting], first: Tensor, rooms: Sequence[int]) -> None:
-        """Their seats, first tokens and calibrations, in the order of the passes."""
-        requests = [s.request for s in done]
-        maps = torch.tensor(np.array([self.maps(r.sampling) for r in requests]), dtype=torch.float32).unbind(1)
-        self.steady.seats.sit(at, requests, first, rooms, self.tables(done), maps)
-
-    def tables(self, sittings: Sequence[Sitting]) -> Tensor:
-        """Page tables [k, N] int32 on the host; what a request does not need is nobody's page."""
-        out = np.full((len(sittings), self.pool.shape.table), self.pool.shape.pages, np.int32)
-        for row, sitting in zip(out, sittings, strict=True):
-            pages = self.pool.pages_of(sitting.request.id)
+    def tables(self, requests: Sequence[Request]) -> Array:
+        """Page tables [k, N] int32; what a request does not need is nobody's page."""
+        out = np.full((len(requests), self.pool.shape.table), self.pool.shape.pages, np.int32)
+        for row, request in zip(out, requests, strict=True):
+            pages = self.pool.pages_of(request.id)
             row[: len(pages)] = pages
-        return torch.from_numpy(out)
+        return out

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dsbench.runtime.drafters.draft import Standing
+from dsbench.runtime.objective import Array
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Sampling
 
@@ -31,6 +33,28 @@ class SeatShape:
     recorded: int
     eos: tuple[int, ...]
     scripted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomers:
+    """Requests of a prefill pass [k], those done with their prompts for a seat of their own, others for nobody's.
+
+    start: tokens that the pages hold; room: tokens it may emit in all, 1 for nobody; heeds: 1 where EOS ends it;
+    table [k, N] int32; texts [k, L + W]; maps [k, 4, G] scale and offset of the calibration and of the token-free
+    head's; script [k, L, 1 + 2 G].
+    """
+
+    at: Tensor
+    first: Tensor
+    start: Tensor
+    room: Tensor
+    seed: Tensor
+    heeds: Tensor
+    temperature: Tensor
+    table: Tensor
+    texts: Tensor
+    maps: Tensor
+    script: Tensor
 
 
 class Seats:
@@ -128,51 +152,43 @@ class Seats:
         self.table.index_fill_(0, where, self.nobody)
         self.ended.index_fill_(0, where, 1)
 
-    def sit(
-        self, at: Sequence[int], requests: Sequence[Request], first: Tensor, rooms: Sequence[int], tables: Tensor,
-        maps: Sequence[Tensor],
-    ) -> None:  # fmt: skip
-        """Requests whose prompts are done, with their first tokens `first` [k] on the device, into seats `at`.
-
-        rooms: tokens each may emit in all; tables [k, N] int32; maps: scale and offset of the calibration, and of
-        the token-free head's, [k, G] fp32 each.
-        Copies are ordered with the passes and nothing is waited for.
-        """
-        where = self._sent(torch.tensor(at))
-        numbers = [
-            [len(r.prompt_ids), room, r.sampling.seed, int(not r.sampling.ignore_eos)]
-            for r, room in zip(requests, rooms, strict=True)
-        ]
-        start, room, seed, heeds = self._sent(torch.tensor(numbers)).unbind(1)
+    def sit(self, new: Newcomers) -> None:
+        """Takes them to their seats: in a pass, with nothing from the host."""
+        done, first = new.at < self.shape.seats, new.first
         if self.shape.recorded:
-            texts = self._sent(torch.tensor([self._text(r) for r in requests]))
-            self.recorded[where] = texts
-            first = torch.where(texts[:, 0] >= 0, texts[:, 0], first)
+            first = torch.where(new.texts[:, 0] >= 0, new.texts[:, 0], first)
+        stops = (first[:, None] == self.eos).any(1) & (new.heeds > 0)
+        one = torch.ones_like(new.start)
+        kept: list[tuple[Tensor, Tensor]] = [
+            (self.anchor, torch.where(done, first, 0)), (self.start, new.start), (self.emitted, one),
+            (self.room, new.room - 1), (self.round, one), (self.ended, (stops | (new.room <= 1)).long()),
+            (self.heeds, new.heeds), (self.seed, new.seed), (self.temperature, new.temperature),
+            (self.table, torch.where(done[:, None], new.table, self.nobody)),
+            *zip((self.scale, self.offset, self.free_scale, self.free_offset), new.maps.unbind(1), strict=True),
+        ]  # fmt: skip
+        if self.shape.recorded:
+            kept.append((self.recorded, new.texts))
         if self.shape.scripted and self.shape.block:
-            self.script[where] = self._sent(torch.stack([self._trace(r) for r in requests]))
-        stops = (first[:, None] == self.eos).any(1) & (heeds > 0)
-        one = torch.ones_like(start)
-        for mine, given in (
-            (self.anchor, first), (self.start, start), (self.emitted, one), (self.room, room - 1), (self.round, one),
-            (self.ended, (stops | (room <= 1)).long()), (self.heeds, heeds), (self.seed, seed),
-            (self.table, self._sent(tables)),
-            *zip((self.scale, self.offset, self.free_scale, self.free_offset), map(self._sent, maps), strict=True),
-            (self.temperature, self._sent(torch.tensor([r.sampling.temperature for r in requests]))),
-        ):  # fmt: skip
-            mine[where] = given.to(mine.dtype)
+            kept.append((self.script, new.script))
+        for mine, given in kept:
+            mine.index_copy_(0, new.at, given)
 
     def _sent(self, x: Tensor) -> Tensor:
         return x.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else x
 
-    def _text(self, request: Request) -> list[int]:
-        """The pinned text as far as a seat holds it, -1 beyond."""
-        wide, text = self.recorded.shape[1], request.canonical or []
-        assert len(text) <= self.shape.recorded, "seats are made for the longest text"
-        return [*text, *[-1] * (wide - len(text))]
+    def texts(self, requests: Sequence[Request]) -> Array:
+        """Their pinned texts [k, L + W] as far as a seat holds them, -1 beyond."""
+        out = np.full((len(requests), self.recorded.shape[1]), -1, np.int64)
+        for row, text in zip(out, (r.canonical or [] for r in requests), strict=True):
+            assert len(text) <= self.shape.recorded, "seats are made for the longest text"
+            row[: len(text)] = text
+        return out
 
-    def _trace(self, request: Request) -> Tensor:
-        assert request.trace is not None, "a run replays all of its requests or none"
-        rows = torch.from_numpy(request.trace.packed).float()
-        out = torch.zeros(self.script.shape[1:])
-        out[: min(len(rows), len(out))] = rows[: len(out)]
+    def scripts(self, requests: Sequence[Request]) -> Array:
+        """Their traces [k, L, 1 + 2 G], as far as a seat holds them."""
+        out = np.zeros((len(requests), *self.script.shape[1:]), np.float32)
+        for rows, request in zip(out, requests, strict=True):
+            assert request.trace is not None, "a run replays all of its requests or none"
+            packed = request.trace.packed[: len(rows)]
+            rows[: len(packed)] = packed
         return out

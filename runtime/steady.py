@@ -2,7 +2,7 @@
 
     draft   the seats' blocks, or the trace's drafts in their place           a graph per request tier
     verify  plan + pack, target, verdict, commit, and what the host reads     a graph per row tier
-    prefill prompt rows of some requests, and the first tokens of those done  a graph per token tier
+    prefill prompt rows of some requests; those done get a token and sit down a graph per token tier
 
 A replay waits for nobody and asks nobody: windows come from the confidences that the draft left, the budget and the cap
 from two numbers that the host wrote. Rows are those of the first `live` seats; what is left over is nobody's.
@@ -22,11 +22,12 @@ from dsbench.kernels.plan import plan
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.batch import Batch, pack_padded
 from dsbench.runtime.budget import DEPTHS
-from dsbench.runtime.config import CHUNKS, PROMPTS, EngineConfig
+from dsbench.runtime.config import CHUNKS, EngineConfig
 from dsbench.runtime.drafters.draft import Draft, Standing
 from dsbench.runtime.graphs import Capture, Run, Tiers, capture_on, next_tier, tiers_of
 from dsbench.runtime.passes import Models, Round, draft_pass, verify_pass
-from dsbench.runtime.sampling import Sampling, coupled_choice
+from dsbench.runtime.prompt_rows import PromptRows
+from dsbench.runtime.sampling import coupled_choice
 from dsbench.runtime.seats import Seats, SeatShape
 
 CERTAIN = 40.0  # a logit whose odds are one and none in fp32
@@ -69,7 +70,7 @@ class Steady:
             self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}
             drafts = [(n, depth) for n in reversed(tiers.requests) for depth in reversed(depths) if depth]
             self.draft_graphs = {size: capture(self._draft_run(*size)) for size in drafts}
-            self.prefill_graphs = {len(c.ids): capture(self._prefill_run(c)) for c in reversed(self.chunks)}
+            self.prefill_graphs = {c.rows: capture(self._prefill_run(c)) for c in reversed(self.chunks)}
 
     def draft(self, requests: int, depth: int) -> None:
         if depth:
@@ -93,11 +94,11 @@ class Steady:
 
     def prompt_rows(self, count: int) -> PromptRows:
         """The smallest buffers that hold `count` prompt rows."""
-        return next(c for c in self.chunks if len(c.ids) >= count)
+        return next(c for c in self.chunks if c.rows >= count)
 
     def prefill(self, rows: PromptRows) -> None:
-        """Runs prompt rows that were loaded; rows.first then has a token for each request."""
-        self.prefill_graphs[len(rows.ids)]()
+        """Runs prompt rows that were loaded; who is done with theirs sits then, with a first token."""
+        self.prefill_graphs[rows.rows]()
 
     def _round(self, n: int) -> Round:
         return Round(
@@ -167,8 +168,8 @@ class Steady:
             models = self.models
             logits, taps = models.target.forward(rows.batch, models.pool, models.drafter.taps)
             models.drafter.observe(rows.batch, taps, models.pool)
-            tokens = coupled_choice(logits, rows.sampling, rows.end, None)
-            rows.first.copy_(tokens)
+            first = coupled_choice(logits, rows.sampling, rows.part["end"], None)
+            self.seats.sit(rows.newcomers(first))
 
         return run
 
@@ -180,52 +181,3 @@ def batch_of(packed: Packed, at: Standing, context: Tensor, drafts: Tensor) -> B
         ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=at.table, request=request, slots=slots,
         most_rows=drafts.shape[1] + 1,
     )  # fmt: skip
-
-
-class PromptRows:
-    """The fixed buffers of a prefill pass: prompt rows of at most PROMPTS requests, and who is done with them."""
-
-    def __init__(self, seats: Seats, rows: int) -> None:
-        device, table = seats.device, seats.shape.table
-        sizes = {"ids": rows, "positions": rows, "slots": rows, "request": rows, "last": PROMPTS, "end": PROMPTS}
-        sizes |= {"seed": PROMPTS, "cu_rows": PROMPTS + 1, "context": PROMPTS}
-        self.sent = torch.zeros(sum(sizes.values()), dtype=torch.int64, device=device)
-        parts = dict(zip(sizes, torch.split(self.sent, list(sizes.values())), strict=True))
-        self.ids, self.positions, self.slots = parts["ids"], parts["positions"], parts["slots"]
-        self.last, self.end, self.seed = parts["last"], parts["end"], parts["seed"]
-        self.request, self.cu_rows, self.context = parts["request"], parts["cu_rows"], parts["context"]
-        self.pages = torch.full((PROMPTS, table), seats.nobody, dtype=torch.int32, device=device)
-        self.temperature = torch.zeros(PROMPTS, device=device)
-        self.first = torch.zeros(PROMPTS, dtype=torch.int64, device=device)
-        self.sizes, self.nobody = sizes, seats.nobody
-        self.slots.fill_(-1)
-
-    @property
-    def batch(self) -> Batch:
-        """Called within a pass, where a cast is part of it."""
-        return Batch(
-            ids=self.ids, positions=self.positions, cu_rows=self.cu_rows.int(), context=self.context.int(),
-            pages=self.pages, request=self.request, logit_rows=self.last, slots=self.slots,
-        )  # fmt: skip
-
-    @property
-    def sampling(self) -> Sampling:
-        nothing = torch.zeros_like(self.seed)
-        return Sampling(
-            temperature=self.temperature, top_k=nothing, top_p=torch.ones_like(self.temperature), seed=self.seed,
-            round=nothing, plain=True,
-        )  # fmt: skip
-
-    def load(self, values: dict[str, list[int]], pages: Tensor, temperature: list[float]) -> None:
-        """The chunk's numbers by the buffers' names, each as long as there are; pages [k, N] int32 on the host."""
-        filler = {"slots": -1, "cu_rows": values["cu_rows"][-1]}
-        flat: list[int] = []
-        for name, size in self.sizes.items():
-            given = values[name]
-            flat += given + [filler.get(name, 0)] * (size - len(given))
-        whole = torch.full(self.pages.shape, self.nobody, dtype=torch.int32)
-        whole[: len(pages), : pages.shape[1]] = pages
-        heat = torch.zeros(PROMPTS)
-        heat[: len(temperature)] = torch.tensor(temperature)
-        for mine, sent in ((self.sent, torch.tensor(flat)), (self.pages, whole), (self.temperature, heat)):
-            mine.copy_(sent.pin_memory() if mine.device.type == "cuda" else sent, non_blocking=True)

@@ -63,7 +63,7 @@ def test_pages_and_seats(mode, drafts):
     assert pool_bytes(models) == (slots * 4 * 2 * 16 * 4, slots * drafts * 4)
     assert sum(pool_bytes(models)) == models.pool.bytes
     held = [x for x in vars(seats).values() if isinstance(x, torch.Tensor)]
-    rows = [x for c in engine.steady.chunks for x in (c.sent, c.pages, c.temperature, c.first)]
+    rows = [x for c in engine.steady.chunks for x in (c.whole, c.real, c.pages)]
     assert state_bytes(engine.steady) == sum(x.numel() * x.element_size() for x in (*held, *rows))
 
 
