@@ -127,7 +127,7 @@ def test_a_fused_pass_is_as_near_to_fp32_as_the_plain_one(name, rows, monkeypatc
     assert not layers
     made = pass_over(SHAPES[name], torch.bfloat16, counts)[1]()
     assert len(layers) == SHAPES[name].layers
-    monkeypatch.setattr(fused_tiles, "NARROW_ROWS", ())
+    monkeypatch.setattr(fused_tiles, "NARROW_ROWS", 0)
     plain = pass_over(SHAPES[name], torch.bfloat16, counts)[1]()
     for one, two, exact in zip(made, plain, fine, strict=True):  # logits, taps
         assert one.shape == two.shape and one.dtype == two.dtype == torch.bfloat16
