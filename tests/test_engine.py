@@ -70,9 +70,9 @@ def run(mode, requests, *, batch, rule="coupled", lag=0, replay=None, target=Non
 
 
 @cache
-def plain_texts(temperature):
-    requests = make_requests(7, temperature=temperature, max_tokens=16)
-    run("none", requests, batch=7)
+def plain_texts(count, temperature, max_tokens):
+    requests = make_requests(count, temperature=temperature, max_tokens=max_tokens)
+    run("none", requests, batch=count)
     return [r.output for r in requests]
 
 
@@ -82,7 +82,7 @@ def test_every_arm_and_batch_size_writes_one_text(mode, temperature):
     for batch, every in ((1, 2), (3, 1)):  # every second prompt still ends at every place of a page
         requests = make_requests(7, temperature=temperature, max_tokens=16)[::every]
         run(mode, requests, batch=batch)
-        assert [r.output for r in requests] == plain_texts(temperature)[::every]
+        assert [r.output for r in requests] == plain_texts(7, temperature, 16)[::every]
 
 
 def test_top_k_and_top_p_are_per_request_and_arm_independent():

@@ -32,7 +32,7 @@ def test_graphs_write_the_eager_text(mode, temperature):
     for batch, every in ((1, 2), (5, 1)):
         requests = make_requests(7, temperature=temperature, max_tokens=16)[::every]
         engine = run(mode, requests, batch=batch, config=config(batch))
-        assert [r.output for r in requests] == plain_texts(temperature)[::every]
+        assert [r.output for r in requests] == plain_texts(7, temperature, 16)[::every]
         for step in engine.steps:
             assert step.misses == 0
             assert step.tier in engine.executor.tiers.rows and step.tier >= step.rows
