@@ -8,17 +8,12 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+THREADS = torch.get_num_threads()
 
 
-@pytest.fixture(autouse=True)
-def one_thread(request):
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of a module, which are the work of many tests
+def pytest_runtest_setup(item):
     """Tests on the real model (`slow`) keep all threads."""
-    if request.node.get_closest_marker("slow"):
-        yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    numba.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    slow = item.get_closest_marker("slow") is not None
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS if slow else 1)
+    torch.set_num_threads(THREADS if slow else 1)  # last: numba sets torch's too as it starts its own

@@ -63,6 +63,26 @@ class Toy:
         """Of the committed text alone, and strongly."""
         return (0.9, 0.25, 0.6)[text[-1]] if depth else (0.85, 0.5, 0.3)[text[-1]]
 
+    @cache  # noqa: B019
+    def draws(self, text: tuple[int, ...], who: int, interval: tuple[float, float]) -> list[tuple]:
+        """(share, token, piece) of the draft after `text`, over a uniform in `interval`."""
+        law = self.q(text, who)
+        return [(share, pick(law, u), piece) for share, u, piece in cut(interval, cdf_breaks(law))]
+
+    @cache  # noqa: B019
+    def survival(self, text: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[float, ...]:
+        return _product([self.confidence(text + tokens[:j], j) for j in range(self.block)])
+
+    @cache  # noqa: B019
+    def told(self, text: tuple[int, ...]) -> tuple[float, ...]:
+        """Survival by what is known before the block is drawn."""
+        return _product([self.free(text, j) for j in range(self.block)])
+
+    @cache  # noqa: B019
+    def accepter(self, rule: type[Accepter]) -> Accepter:
+        """One, so that laws of several policies share what its windows make."""
+        return rule(self)
+
     def law(self, who: int) -> dict[tuple[int, ...], float]:
         """The target's own distribution over whole outputs."""
         out = {(): 1.0}
@@ -95,10 +115,9 @@ def drafts(toy: Toy, text: tuple[int, ...], who: int, memory: tuple):
     for _ in range(toy.block):
         grown = []
         for mass, tokens, kept in branches:
-            law = toy.q(text + tokens, who)
             at = len(text) + len(tokens)
-            for share, u, piece in cut(kept.get(at, WHOLE), cdf_breaks(law)):
-                grown.append((mass * share, (*tokens, pick(law, u)), {**kept, at: piece}))
+            for share, token, piece in toy.draws(text + tokens, who, kept.get(at, WHOLE)):
+                grown.append((mass * share, (*tokens, token), {**kept, at: piece}))
         branches = grown
     return branches
 
@@ -196,7 +215,7 @@ def output_law(
 
     State: both texts, the last `lag` survivals, and (unless noise is keyed by round) the uniforms already shown.
     """
-    accepter = rule(toy)
+    accepter = toy.accepter(rule)
     prior = (tuple(0.5 ** (j + 1) for j in range(toy.block)),) * 2
     states = {((), (), (prior,) * lag, (), ()): 1.0}
     finished: dict = defaultdict(float)
@@ -209,11 +228,11 @@ def output_law(
             for a, b in itertools.product(
                 drafts(toy, PROMPT + one, 0, kept_one), drafts(toy, PROMPT + two, 1, kept_two)
             ):
-                survival = tuple(_survival(toy, PROMPT + t, d[1]) for t, d in ((one, a), (two, b)))
+                survival = tuple(toy.survival(PROMPT + t, d[1]) for t, d in ((one, a), (two, b)))
                 limits = tuple(
                     min(toy.block, max(0, n - len(t) - 1)) for t, n in zip((one, two), toy.lengths, strict=True)
                 )
-                told = tuple(_told(toy, PROMPT + t) for t in (one, two))
+                told = tuple(toy.told(PROMPT + t) for t in (one, two))
                 key = (survival, ring[:1], told, limits)
                 if key not in memo:
                     past = np.array(ring[0] if ring else survival)
@@ -241,13 +260,8 @@ def output_law(
     return dict(finished), rounds
 
 
-def _survival(toy: Toy, text: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[float, ...]:
-    conditional = [toy.confidence(text + tokens[:j], j) for j in range(toy.block)]
+def _product(conditional: list[float]) -> tuple[float, ...]:
     return tuple(float(x) for x in np.cumprod(conditional))
-
-
-def _told(toy: Toy, text: tuple[int, ...]) -> tuple[float, ...]:
-    return tuple(float(x) for x in np.cumprod([toy.free(text, j) for j in range(toy.block)]))
 
 
 def bias(toy: Toy, found: dict) -> float:

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
+import typer.main
 from safetensors.torch import load_file, save_file
 from synthetic_run import write_synthetic_run
 from tiny import tiny_drafter, tiny_shape, write_mtp
@@ -43,6 +45,9 @@ class Done:
     stderr: str
 
 
+parser = cache(typer.main.get_command)  # made anew in each call otherwise, which takes longer than most refusals
+
+
 def dsbench(*arguments: str, home: Path) -> Done:
     """The command in this process, with `home` as its cache and its working folder."""
     out, err = io.StringIO(), io.StringIO()
@@ -52,6 +57,7 @@ def dsbench(*arguments: str, home: Path) -> Done:
         contextlib.redirect_stderr(err),
         mock.patch.dict("os.environ", {"DSBENCH_HOME": str(home)}),
         mock.patch.object(sys, "argv", ["dsbench", *arguments]),
+        mock.patch("typer.main.get_command", parser),
         pytest.raises(SystemExit) as left,
     ):
         cli.main()

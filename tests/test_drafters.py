@@ -373,7 +373,7 @@ def test_drafters_refuses_in_one_line(setting, tmp_path):
 def test_a_call_that_was_killed_goes_on_where_it_was(end, setting, tmp_path):
     block, chain, flags = setting
     call = [sys.executable, "-m", "dsbench", "drafters", str(block), str(chain), *flags]
-    surroundings = os.environ | {"DSBENCH_HOME": str(tmp_path), "PYTHONPATH": str(command.ROOT)}
+    surroundings = os.environ | {"DSBENCH_HOME": str(tmp_path), "PYTHONPATH": str(command.ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(call, cwd=tmp_path, env=surroundings, stderr=subprocess.PIPE, text=True)
     assert "rounds" in process.stderr.readline()  # the first cell is done
     process.send_signal(end)

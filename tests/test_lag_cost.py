@@ -32,7 +32,7 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "lag_cost.py"
 @pytest.mark.parametrize("slot", [0.0, 0.04])
 @pytest.mark.parametrize("lag", [1, 2, 3])
 def test_the_clock_serves_a_trace_as_the_overlapped_loop_does(lag, slot, monkeypatch):
-    trace, seats, size = wide(toy_trace(tokens=40)), 3, 24
+    trace, seats, size = wide(toy_trace(tokens=40)), 3, 16
     engine = overlapped("compact", seats, lag=lag, recorded=40, scripted=True, slot=slot)
     queue = replayed(trace, tiny_target(), tokens=40, size=size)
     run_closed_loop(engine, queue, concurrency=seats)
@@ -159,7 +159,7 @@ def test_the_script_says_that_it_is_simulated(tmp_path, monkeypatch, capsys):
     from dsbench.trace import save_trace
 
     trace, table = tmp_path / "t.parquet", tmp_path / "c.json"
-    save_trace(made_trace(lambda t, a: [0.5] * 4, texts=3), trace)
+    save_trace(made_trace(lambda t, a: [0.5] * 4, texts=3, tokens=13), trace)
     replace(staircase_table(2, 4), contract={"target": "tiny", "device": "a toy"}).save(table)
     monkeypatch.setattr(sys, "argv", ["lag_cost.py", str(trace), str(table), "--batch", "1,2"])
     runpy.run_path(str(SCRIPT), run_name="__main__")

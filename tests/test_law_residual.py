@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from law_tools import SETTINGS, Toy, all_or_nothing, bias, output_law
+
+
+@cache
+def toy_at(setting):
+    """Its laws depend on no policy."""
+    return Toy(*SETTINGS[setting])
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("policy", ["full", "threshold", "early-stop", "argmax", "free"])
 def test_emitted_law_is_the_targets(policy, setting):
-    toy = Toy(*SETTINGS[setting])
+    toy = toy_at(setting)
     found, rounds = output_law(toy, policy, lag=2 if policy == "argmax" else 0)
     assert rounds >= 4
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
@@ -19,7 +27,7 @@ def test_emitted_law_is_the_targets(policy, setting):
 @pytest.mark.parametrize("policy", ["anticipating", "peeking"])
 def test_an_anticipating_planner_fails_it(policy):
     """Also one that goes by the policy of token-free confidences, which are not."""
-    toy = Toy(*SETTINGS["T=1"])
+    toy = toy_at("T=1")
     found, _ = output_law(toy, policy, lag=0)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     assert bias(toy, found) > 1e-3

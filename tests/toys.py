@@ -6,6 +6,8 @@ a stale row or a page of somebody else changes its law.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from dsbench.runtime.sampling import Purpose, coupled_choice, distribution, inve
 from dsbench.runtime.targets.shape import ModelShape
 
 
+@lru_cache(2**15)  # a target, its drafter and what is expected of them ask for the same ones
 def toy_logits(prefix: tuple[int, ...], vocab: int, salt: int, spread: float = 1.5) -> list[float]:
     """Logits of the next token: arbitrary, but a fixed function of the whole prefix."""
     generator = np.random.default_rng([salt, len(prefix), *prefix])
