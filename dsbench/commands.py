@@ -89,13 +89,16 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
     from dsbench.deployment import calibration_path, known_contract
     from dsbench.estimate import find_estimate
     from dsbench.live import progress
+    from dsbench.store import RunStore
     from dsbench.summary import print_summary, summary_frame
-    from dsbench.sweep import plan_sweep, run_sweep
+    from dsbench.sweep import check_settings, plan_sweep, run_sweep
     from dsbench.sweep_run import writing
 
     plan = plan_sweep(config, on_gpu=pick_device(config).type == "cuda", home=default_home())
     folder = Path(config.out)
     if dry_run:
+        if resume and (folder / "run.json").exists():
+            check_settings(RunStore(folder).read_run(), plan, folder)
         found = find_estimate(plan, known_contract(config), calibration_path(config), default_home())
         print_plan(plan, sources, found)
         return

@@ -96,6 +96,16 @@ def test_a_resumed_run_keeps_the_cost_table_it_was_planned_with(flags, tmp_path)
     assert named.returncode == 0 and "repeat 1:" in named.stderr, "another table is another arm"
 
 
+def test_a_dry_run_of_a_resume_is_refused_where_the_run_would_be(flags, tmp_path):
+    assert dsbench(*flags(), home=tmp_path).returncode == 0
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    wrong = dsbench(*flags(max_tokens="5"), "--dry-run", "--resume", home=tmp_path)
+    refused(wrong, 2, "begun with other settings", "max-tokens", "give its settings again")
+    more = dsbench(*flags(repeats="2"), "--dry-run", "--resume", home=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+
 def test_a_refused_sweep_leaves_no_folder(flags, tmp_path):
     refused(dsbench(*flags(mode="static:9"), home=tmp_path), 2, "block holds 4 drafts")
     refused(dsbench(*flags(workers="2"), home=tmp_path), 2, "workers must be")
@@ -151,6 +161,21 @@ def test_an_estimate_adds_up_what_is_run(tmp_path):
     recorded = replace(plan, pinned=True)
     texts = (2 * 4 + 6 + 2) * 10 * table.verify_seconds(StepShape(16, 16, 0)) / 16
     assert estimate(recorded, table, [0.5], "").seconds == pytest.approx(3 * (4 + 6 + 2) * 10 * one + texts)
+
+
+def test_an_estimate_of_open_loops_counts_every_load_and_waits_for_its_requests(tmp_path):
+    """6 requests measured, 1 before them, half the slots after: at 0.5/s the last measured one comes after 14 s."""
+    plain = RunConfig(mode="none", batch="4", workload="math", requests=6, repeats=3, max_tokens=10, text="free")
+    table = flat_cost(step=0.01, row=0.0)
+
+    def seconds(rate):
+        plan = plan_sweep(replace(plain, request_rate=rate), on_gpu=False, home=tmp_path)
+        return estimate(plan, table, [0.5], "").seconds
+
+    busy = 3 * (1 + 6 + 2) * 10 * table.verify_seconds(StepShape(4, 4, 0)) / 4
+    assert seconds("1000") == pytest.approx(busy)
+    assert seconds("0.5") == pytest.approx(3 * (1 + 6) / 0.5)
+    assert seconds("0.5,1000,closed") == pytest.approx(seconds("0.5") + busy + seconds(""))
 
 
 def test_modes_may_be_ranges():
