@@ -35,7 +35,7 @@ def draw_frontier(
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     note = (
         f"n = {count} prompts a point, bars: 95% intervals; dotted: equal batch size R; upper right is better; hollow: "
-        "another point is better by more than 2% on one axis and not worse on the other"
+        "another point is better by more than 2% on one axis and not worse on the other; !: flagged"
     )
     figure, body = new_figure(4.7 * rows + 0.7, "Throughput against per-user speed", [*lines, note], loud)
     panels = iter(body.subplots(rows, columns, squeeze=False).flat)
@@ -71,7 +71,10 @@ def _panel(
         )
         for i, stored in enumerate(line):
             if stored.flags:
-                axes.annotate("!", (x[i], y[i]), xytext=(-7, 3), textcoords="offset points", color=LOUD, zorder=5)
+                axes.annotate(
+                    "!", (x[i], y[i]), xytext=(-7, 3), textcoords="offset points", color=LOUD, fontweight="bold",
+                    bbox={"boxstyle": "round,pad=0.05", "facecolor": "white", "edgecolor": "none"}, zorder=5,
+                )  # fmt: skip
         hollow = [i for i, c in enumerate(line) if f"{arm} R={c.cell.batch}" in beaten]
         axes.plot(
             [x[i] for i in hollow], [y[i] for i in hollow], linestyle="", marker=styles[arm]["marker"], markersize=5.0,
@@ -115,7 +118,7 @@ def _turns(points: Sequence[Point], prompts: int) -> str:
         return ""
     found, words = crossings(arm, base, prompts=prompts)
     if found:
-        facts = [f"{'overtakes' if c.gains else 'falls behind'} at R {c.low} to {c.high}" for c in found]
+        facts = [f"{'overtakes' if c.gains else 'falls behind'} between R={c.low} and R={c.high}" for c in found]
         return "compact, against none:\n" + "\n".join(facts)
     clear = {word for word in words.values() if word in ("FASTER", "SLOWER")}
     return f"compact, against none:\n{f'no crossing, {clear.pop()}' if clear else 'nowhere clearly apart'}"

@@ -159,7 +159,7 @@ def cost_samples():
 
 
 def test_the_cost_fit_shows_cells_held_out_cells_and_the_draft_curve(tmp_path):
-    facts = {"random_weights": "True", "date": "2026-01-02"}
+    facts = {"random_weights": "True", "date": "2026-01-02T03:04:05+00:00"}
     table, report = fit_cost_table(cost_samples(), tiers=None, contract={"device": "Virtual CPU"}, provenance=facts)
     png, svg = draw_cost(table, report, tmp_path)
     assert report.verify.heldout_cells > 0
@@ -168,7 +168,7 @@ def test_the_cost_fit_shows_cells_held_out_cells_and_the_draft_curve(tmp_path):
     text = svg.read_text()
     for part in ("packed rows M", "verify time [ms]", "draft time [ms]", "held out", "R=8", "M=8", "RANDOM WEIGHTS"):
         assert part in text
-    assert f"{report.verify.cells} verify cells" in text
+    assert f"{report.verify.cells} verify cells" in text and "date 2026-01-02T03:04:05+00:00" in text
 
 
 def test_a_table_without_draft_samples_is_drawn_too(tmp_path):

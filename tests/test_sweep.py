@@ -72,8 +72,11 @@ def test_ctrl_c_exits_130_and_the_run_goes_on(flags, tmp_path):
     with mock.patch.object(engine_bench, "run_repeat", interrupted):
         done = dsbench(*flags(mode="none,static"), home=tmp_path)
     assert done.returncode == 130 and done.stderr.splitlines()[-1].endswith("--resume goes on)"), done.stderr
+    shown = dsbench("show", str(tmp_path / "run"), home=tmp_path).stdout
+    assert "INCOMPLETE: this run lacks" in shown and "--resume" in shown
     more = dsbench(*flags(mode="none,static"), "--resume", home=tmp_path)
     assert more.returncode == 0 and more.stderr.count("repeat 1:") == 1, more.stderr
+    assert "INCOMPLETE" not in dsbench("show", str(tmp_path / "run"), home=tmp_path).stdout
 
 
 def test_two_sweeps_in_one_folder(flags, tmp_path):
