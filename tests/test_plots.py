@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from synthetic_run import BLOCK, make_cell, write_synthetic_run
 
@@ -16,6 +17,7 @@ from dsbench.plots import draw_all
 from dsbench.plots_against import draw_against
 from dsbench.plots_budget import planned_cells
 from dsbench.plots_cost import draw_cost
+from dsbench.plots_frontier import free_corner
 from dsbench.plots_style import arm_styles
 from dsbench.plots_waterfall import draw_run
 from dsbench.profiles.fit import CostSample, fit_cost_table
@@ -73,6 +75,14 @@ def test_pictures_say_what_they_show(drawn, name, texts):
     svg = drawn[f"{name}.svg"].read_text()
     for text in [*texts, "Virtual CPU @ 2.0 GHz", "toy-135m", "coupled, T=1, pinned text"]:
         assert text in svg
+
+
+def test_notes_keep_off_the_points():
+    axes = Figure().subplots()
+    axes.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(10, 1000))
+    assert free_corner(axes, [(20, 900), (900, 20)])[2:] == ("left", "bottom")
+    assert free_corner(axes, [(20, 12), (900, 20)])[2:] == ("right", "top")
+    assert free_corner(axes, [(20, 12), (900, 990)])[2:] == ("left", "bottom")
 
 
 def test_the_budget_prints_the_summarys_own_numbers(tmp_path):

@@ -206,10 +206,10 @@ def test_a_range_of_arms_is_as_many_cells_as_it_has_numbers(tmp_path):
     store = write_synthetic_run(
         tmp_path / "r", modes=["none", "static:1", "static:2"], batches=[1], workloads=["chat"], repeats=1
     )
-    run = store.read_run()
-    store.write_run(run | {"config": {"mode": "none,static:1:2"}})
+    run, grid = store.read_run(), {"workloads": [{"name": "chat"}]}
+    store.write_run({**run, **grid, "config": {"mode": "none,static:1:2"}})
     assert missing_cells(store) == []
-    store.write_run(run | {"config": {"mode": "none,static:1:3"}})
+    store.write_run({**run, **grid, "config": {"mode": "none,static:1:3"}})
     assert missing_cells(store) == [("chat", 1, "static:3")]
 
 
