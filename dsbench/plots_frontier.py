@@ -128,7 +128,8 @@ def _turns(points: Sequence[Point], prompts: int) -> str:
         return ""
     found, words = crossings(arm, base, prompts=prompts)
     if found:
-        facts = [f"{'overtakes' if c.gains else 'falls behind'}, R {c.low} \N{RIGHTWARDS ARROW} {c.high}" for c in found]
+        arrow = "\N{RIGHTWARDS ARROW}"
+        facts = [f"{'overtakes' if c.gains else 'falls behind'}, R {c.low} {arrow} {c.high}" for c in found]
         return "compact, against none:\n" + "\n".join(facts)
     clear = {word for word in words.values() if word in ("FASTER", "SLOWER")}
     return f"compact, against none:\n{f'no crossing, {clear.pop()}' if clear else 'nowhere clearly apart'}"
