@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dsbench.deployment import Deployment, cost_path, deploy, find_cost_file, pick_device
+from dsbench.deployment import Deployment, calibration_path, cost_path, deploy, find_cost_file, pick_device
 from dsbench.engines import Engines
 from dsbench.errors import DsbenchError, UsageError
 from dsbench.pass_table import print_rounds, round_times
@@ -86,16 +86,19 @@ def measure_table(
 
 
 def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool, as_json: bool = False) -> None:
-    from dsbench.deployment import calibration_path, known_contract
+    from dsbench.deployment import known_contract
     from dsbench.estimate import find_estimate
     from dsbench.live import progress
+    from dsbench.store import RunStore
     from dsbench.summary import print_summary, summary_frame
-    from dsbench.sweep import plan_sweep, run_sweep
+    from dsbench.sweep import check_settings, plan_sweep, run_sweep
     from dsbench.sweep_run import writing
 
     plan = plan_sweep(config, on_gpu=pick_device(config).type == "cuda", home=default_home())
     folder = Path(config.out)
     if dry_run:
+        if resume and (folder / "run.json").exists():
+            check_settings(RunStore(folder).read_run(), plan, folder)
         found = find_estimate(plan, known_contract(config), calibration_path(config), default_home())
         print_plan(plan, sources, found)
         return
@@ -243,6 +246,9 @@ def calibrate(
     print_report(report)
     print_lengths(lengths)
     print(f"calibration: {out}, its report: {report_path(out)}, the rounds: {kept}")
+    usual = calibration_path(replace(config, calibration=""))
+    if usual is not None and usual.resolve() != out.resolve():
+        note(f"runs take {usual} by themselves, this one with --calibration {out}")
     for picture in draw_reliability(report, plots) if plots is not None else ():
         print(picture)
 

@@ -78,7 +78,7 @@ class EngineBench:
         with _alone(folder / "texts" / ".lock"):
             self.table = _run_table(plan, self.deployment, folder) if planned else None
         if self.deployment.calibrations is None and planned:
-            notice("this drafter has no calibration: its raw confidences are used as they are")
+            notice("this drafter has no calibration (`dsbench calibrate` fits it): its confidences are used raw")
         self.engines = Engines(self.deployment, requests=max(plan.batches))
         self.machine = Machine(_gpu(self.deployment.device))
         self._queue: tuple[tuple[str, int], list[Request], list[list[int]] | None] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ def latency_table(store: RunStore) -> Table:
         )  # fmt: skip
     notes = [
         f"[bold red]{loud_label(run)}[/bold red]" if loud_label(run) else "",
-        "Latencies count from when a request came by the schedule; without arrivals, from when it took its slot. ITL: "
-        "a value a token, tokens of one round come together. -: too few for that percentile (20 for p95, 100 for p99).",
+        "Latencies count from when a request came by the schedule; without arrivals, from when it took its slot. "
+        f"{_itl_note(cells)} -: too few for that percentile (20 for p95, 100 for p99).",
         f"Goodput: share of requests with {slo}, and tokens/s of those alone." if slo else "",
         f"Open loop: {'; '.join(settings)}." if settings else "",
     ]
@@ -59,6 +59,12 @@ def latency_table(store: RunStore) -> Table:
     notes.append(f"! flagged, e.g. {flags[0]}" if flags else "")
     table.caption = "\n".join(note for note in notes if note)
     return table
+
+
+def _itl_note(cells: Sequence[StoredCell]) -> str:
+    if all(stored.summary.get("itl_p50") is None for stored in cells):
+        return "ITL: this run kept no times of tokens."
+    return "ITL: a value a token, tokens of one round come together."
 
 
 def _place(stored: StoredCell) -> tuple[Any, ...]:
@@ -130,7 +136,7 @@ def _allowed_row(one: Allowed) -> list[str]:
     shares = [f"{_load(one, load)}: {_share(one, good)}{' !' * bool(flags)}" for load, good, flags in rows]
     return [
         workload_text(one.workload), one.arm if one.limit is None else f"{one.arm}, R <= {one.limit}", answer(one),
-        "-" if rate is None else _figure(rate), "  ".join(shares),
+        "-" if rate is None else _figure(rate), "  ".join(share.replace(" ", "\N{NO-BREAK SPACE}") for share in shares),
     ]  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def _draw(
         _bars(left, items, block)
         _windows(right, items, max(block, 1))
         left.set_title(workload, loc="left", fontweight="bold")
-        left.set_ylabel("a request and round")
+        left.set_ylabel("rows, drafts, tokens\na request and round")
         right.set_ylabel("share of rounds")
     grid[0][1].set_title("windows granted", loc="left")
     for axes in grid[-1]:

@@ -54,7 +54,7 @@ def draw_cost(table: CostTable, report: FitReport, out: Path, *, formats: Sequen
 
 def _lines(table: CostTable, report: FitReport) -> list[str]:
     facts = table.contract | table.provenance
-    known = [f"{name} {facts[name][:24]}" for name in FACTS if facts.get(name, "-") != "-"]
+    known = [f"{name} {facts[name]}" for name in FACTS if facts.get(name, "-") != "-"]
     verify = report.verify
     errors = f"n = {verify.cells} verify cells; in-sample error median {verify.insample_median:.1%}"
     if verify.heldout_median is not None and verify.heldout_p95 is not None:

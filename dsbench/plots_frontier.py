@@ -35,7 +35,7 @@ def draw_frontier(
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     note = (
         f"n = {count} prompts a point, bars: 95% intervals; dotted: equal batch size R; upper right is better; hollow: "
-        "another point is better by more than 2% on one axis and not worse on the other"
+        "another point is better by more than 2% on one axis and not worse on the other; !: flagged"
     )
     figure, body = new_figure(4.7 * rows + 0.7, "Throughput against per-user speed", [*lines, note], loud)
     panels = iter(body.subplots(rows, columns, squeeze=False).flat)
@@ -59,6 +59,8 @@ def _panel(
     axes: Axes, cells: Sequence[StoredCell], names: Mapping[Path, str], styles: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """One workload's panel; returns legend handles by arm."""
+    from matplotlib.patheffects import withStroke
+
     points = points_of(cells)
     beaten = {label for label, by in dominators(points).items() if by}
     handles: dict[str, Any] = {}
@@ -71,7 +73,10 @@ def _panel(
         )
         for i, stored in enumerate(line):
             if stored.flags:
-                axes.annotate("!", (x[i], y[i]), xytext=(-7, 3), textcoords="offset points", color=LOUD, zorder=5)
+                axes.annotate(
+                    "!", (x[i], y[i]), xytext=(-7, 3), textcoords="offset points", color=LOUD, fontweight="bold",
+                    path_effects=[withStroke(linewidth=2.0, foreground="white")], zorder=5,
+                )  # fmt: skip
         hollow = [i for i, c in enumerate(line) if f"{arm} R={c.cell.batch}" in beaten]
         axes.plot(
             [x[i] for i in hollow], [y[i] for i in hollow], linestyle="", marker=styles[arm]["marker"], markersize=5.0,
@@ -84,8 +89,16 @@ def _panel(
     axes.set_xlabel("per-user speed [tokens/s]")
     axes.set_ylabel("throughput [tokens/s]")
     text = _turns(points, max(c.summary["prompts"] for c in cells))
-    axes.text(0.03, 0.02, text, transform=axes.transAxes, fontsize=8, color=INK, va="bottom", zorder=5)
+    at_x, at_y, ha, va = free_corner(axes, [(p.speed[0], p.throughput[0]) for p in points])
+    axes.text(at_x, at_y, text, transform=axes.transAxes, fontsize=8, color=INK, ha=ha, va=va, zorder=5)
     return handles
+
+
+def free_corner(axes: Axes, points: Sequence[tuple[float, float]]) -> tuple[float, float, str, str]:
+    """Where a short note hides the fewest points: lower left, or upper right. Axes fractions and alignments."""
+    x, y = axes.transAxes.inverted().transform(axes.transData.transform(np.asarray(points, float))).T
+    low, high = int(((x < 0.5) & (y < 0.17)).sum()), int(((x > 0.5) & (y > 0.83)).sum())
+    return (0.03, 0.02, "left", "bottom") if low <= high else (0.97, 0.98, "right", "top")
 
 
 def _envelopes(axes: Axes, points: Sequence[Point], fixed: Sequence[str]) -> dict[str, Any]:
@@ -115,7 +128,8 @@ def _turns(points: Sequence[Point], prompts: int) -> str:
         return ""
     found, words = crossings(arm, base, prompts=prompts)
     if found:
-        facts = [f"{'overtakes' if c.gains else 'falls behind'} at R {c.low} to {c.high}" for c in found]
+        arrow = "\N{RIGHTWARDS ARROW}"
+        facts = [f"{'overtakes' if c.gains else 'falls behind'}, R {c.low} {arrow} {c.high}" for c in found]
         return "compact, against none:\n" + "\n".join(facts)
     clear = {word for word in words.values() if word in ("FASTER", "SLOWER")}
     return f"compact, against none:\n{f'no crossing, {clear.pop()}' if clear else 'nowhere clearly apart'}"

@@ -85,7 +85,7 @@ def _draw(
     note = (
         f"points: bins of 0.05 with at least {LEAST} observations, bars: 95% binomial intervals as if rounds were"
         " independent; below: observations a bin; grey numbers: ECE raw/STS/Platt [what perfect calibration shows at"
-        " this n, 5% to 95%]"
+        f" this n, 5% to 95%]; red: fewer than {FEW} observations"
     )
     columns = len(panels) if len(panels) < 5 else min(4, -(-len(panels) // 2))
     lanes = -(-len(panels) // columns)

@@ -72,7 +72,7 @@ def make_report(store: RunStore, *, partial: bool = False, pictures: bool = True
     if missing and not partial:
         started = begun(store)
         raise IncompleteRun(
-            f"{store.folder} lacks {len(missing)} cells: {missing_text(missing)}"
+            f"{store.folder} lacks {len(missing)} {'cell' if len(missing) == 1 else 'cells'}: {missing_text(missing)}"
             + (f"; {started} begun" if started else ""),
             hint="`dsbench sweep --resume` finishes it; --partial reports what is there",
         )

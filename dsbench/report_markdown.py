@@ -18,7 +18,8 @@ def as_markdown(report: Report) -> str:
             lines += ["", f"### {_plain(section.title)}", "", _plain(table.caption), "", *table_lines(table)]
     flags = [t for s in report.sections if s.id == "flags" for t in s.tables]
     for table in flags:
-        lines += ["", f"<details><summary>{len(table.rows)} flagged cells</summary>", "", *table_lines(table)]
+        noun = "cell" if len(table.rows) == 1 else "cells"
+        lines += ["", f"<details><summary>{len(table.rows)} flagged {noun}</summary>", "", *table_lines(table)]
         lines += ["", "</details>"]
     lines += ["", "<details><summary>Conditions</summary>", "", "| | |", "|---|---|"]
     lines += [f"| {_plain(name)} | {_plain(value)} |" for name, value in report.conditions]

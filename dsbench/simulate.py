@@ -95,13 +95,21 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
     digest = costs.table.contract.get("target", "unknown")
     return Simulation(
         config=config, arms=arms, batches=batches, workloads=workloads, trace=trace, costs=costs,
-        target=target or f"target {digest}",
+        target=target or target_name(digest, trace.provenance),
     )  # fmt: skip
+
+
+def target_name(digest: str, traced: Mapping[str, str]) -> str:
+    """As a sweep names the target with this digest: a shape by its own, a model by the trace where that is of it."""
+    if digest.startswith("random-"):
+        return f"shape:{digest.removeprefix('random-').rpartition('-')[0]}"
+    same = digest == traced.get("target_digest") and traced.get("target")
+    return same or f"target {digest}"
 
 
 def simulate(plan: Simulation, store: RunStore, sources: Mapping[str, str], notice: Callable[[str], None]) -> None:
     """Plays every cell and writes the run."""
-    store.write_run(run_body(plan, sources))
+    store.write_run(run_body(plan, store.folder, sources))
     table = Path(plan.config.cost)
     for source in (table, samples_path(table)):
         if source.exists():
@@ -184,14 +192,14 @@ def _digest(table: Any) -> str:
     return hashlib.sha256(repr(table).encode()).hexdigest()[:12]
 
 
-def run_body(plan: Simulation, sources: Mapping[str, str]) -> dict[str, Any]:
-    """What run.json says."""
+def run_body(plan: Simulation, folder: Path, sources: Mapping[str, str]) -> dict[str, Any]:
+    """What run.json says of the run in `folder`; the target is whatever the cost table is of."""
     contract, provenance, trace = plan.costs.table.contract, plan.costs.table.provenance, plan.trace
     device = contract.get("device") or provenance.get("device", "unknown device")
     kept = {key: value for key, value in provenance.items() if not key.startswith("fit_")}
     return {
-        "config": asdict(plan.config),
-        "sources": dict(sources),
+        "config": asdict(plan.config) | {"target": plan.target, "out": str(folder)},
+        "sources": dict(sources) | {"target": "the cost table", "out": "simulate"},
         "environment": kept | {"device": f"{device}, simulated"},
         "contract": {**contract, "clock": "simulated"},
         "code": CODE,

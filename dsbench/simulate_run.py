@@ -18,7 +18,7 @@ from dsbench.settings import resolve
 from dsbench.simulate import plan_simulation, simulate
 from dsbench.simulate_against import KEPT, Errors, Miss, as_json, by_arm, errors, misses
 from dsbench.store import RunStore, write_atomically
-from dsbench.summary import print_summary
+from dsbench.summary import print_summary, write_summary
 from dsbench.waterfall import PARTS
 from dsbench.writing import note
 
@@ -50,6 +50,7 @@ def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path,
         if fresh:
             shutil.rmtree(out, ignore_errors=True)
         raise
+    write_summary(store)
     if not as_json:
         print_summary(out)
     if measured is not None:

@@ -6,6 +6,7 @@ window is chosen on one half of the data and compared on the other, so that its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dsbench.completeness import missing_cells, missing_text
 from dsbench.contamination import flag_note
 from dsbench.intervals import BAND, Held, Interval, halves, paired_ratio, verdict
 from dsbench.latency import PERCENTILES, SPEEDS
@@ -230,8 +232,10 @@ def _footnotes(
         "second lines: 95% intervals over prompts. Ratios of throughput are paired by prompt; their words stand "
         f"against a noise band of {band:.1%}."
     )
-    notes.append(f"Best fixed window: chosen on {' or '.join(bases)}, compared on the rest." if bases else "")
-    notes.append(f"!: {flagged}. summary.csv has the numbers N." if flagged else "")
+    chosen = f"chosen on {' or '.join(bases)}, compared on the rest"
+    notes.append(f"Best fixed: window k (G: the whole block), {chosen}." if bases else "")
+    numbers = " summary.csv has the numbers N." if re.search(r"\bN\b", flagged) else ""
+    notes.append(f"!: {flagged}.{numbers}" if flagged else "")
     return [note for note in notes if note]
 
 
@@ -271,3 +275,6 @@ def print_summary(folder: Path) -> None:
     memory = store.read_run().get("memory")
     if memory:
         console.print(memory_table(memory))
+    lacking = missing_cells(store)
+    if lacking:
+        console.print(f"[bold red]INCOMPLETE[/bold red]: this run lacks {missing_text(lacking)} (`--resume` goes on)")

@@ -173,7 +173,8 @@ def check_settings(recorded: Mapping[str, Any], plan: SweepPlan, folder: Path) -
     wrong += [f"the prompts of {w.name}" for w in plan.workloads if prompts.get(w.name, w.digest) != w.digest]
     if wrong:
         raise UsageError(
-            f"the run in {folder} was begun with other settings: {'; '.join(wrong)}", hint="name another --out"
+            f"the run in {folder} was begun with other settings: {'; '.join(wrong)}",
+            hint="give its settings again, or name another --out",
         )
 
 

@@ -211,10 +211,10 @@ def test_a_share_whose_interval_holds_the_target_is_marked(run):
     found = allowed(run.cells(), slo, target=0.5)
     assert (found[0].shares[1]["low"], found[0].shares[1]["high"]) == (0, 1)
     Console(file=text, width=140).print(slo_table("r", {}, slo, found))
-    assert "R 1: 100%  R 4: 50% ~  R 8: 25%" in text.getvalue()
+    assert "R 1: 100%  R 4: 50% ~  R 8: 25%" in text.getvalue().replace("\N{NO-BREAK SPACE}", " ")
     text = io.StringIO()
     Console(file=text, width=140).print(slo_table("r", {}, slo, allowed(run.cells(), slo, target=1.0)))
-    assert "R 1: 100%  R 4: 50% ~" in text.getvalue()
+    assert "R 1: 100%  R 4: 50% ~" in text.getvalue().replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_the_commands_print_it_and_refuse_in_one_line(run, tmp_path):

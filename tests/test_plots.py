@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from synthetic_run import BLOCK, make_cell, write_synthetic_run
 
@@ -16,6 +17,7 @@ from dsbench.plots import draw_all
 from dsbench.plots_against import draw_against
 from dsbench.plots_budget import planned_cells
 from dsbench.plots_cost import draw_cost
+from dsbench.plots_frontier import free_corner
 from dsbench.plots_style import arm_styles
 from dsbench.plots_waterfall import draw_run
 from dsbench.profiles.fit import CostSample, fit_cost_table
@@ -74,6 +76,14 @@ def test_pictures_say_what_they_show(drawn, name, texts):
     svg = drawn[f"{name}.svg"].read_text()
     for text in [*texts, "Virtual CPU @ 2.0 GHz", "toy-135m", "coupled, T=1, pinned text"]:
         assert text in svg
+
+
+def test_notes_keep_off_the_points():
+    axes = Figure().subplots()
+    axes.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(10, 1000))
+    assert free_corner(axes, [(20, 900), (900, 20)])[2:] == ("left", "bottom")
+    assert free_corner(axes, [(20, 12), (900, 20)])[2:] == ("right", "top")
+    assert free_corner(axes, [(20, 12), (900, 990)])[2:] == ("left", "bottom")
 
 
 def test_the_budget_prints_the_summarys_own_numbers(tmp_path):
@@ -160,7 +170,7 @@ def cost_samples():
 
 
 def test_the_cost_fit_shows_cells_held_out_cells_and_the_draft_curve(tmp_path):
-    facts = {"random_weights": "True", "date": "2026-01-02"}
+    facts = {"random_weights": "True", "date": "2026-01-02T03:04:05+00:00"}
     table, report = fit_cost_table(cost_samples(), tiers=None, contract={"device": "Virtual CPU"}, provenance=facts)
     png, svg = draw_cost(table, report, tmp_path)
     assert report.verify.heldout_cells > 0
@@ -169,7 +179,7 @@ def test_the_cost_fit_shows_cells_held_out_cells_and_the_draft_curve(tmp_path):
     text = svg.read_text()
     for part in ("packed rows M", "verify time [ms]", "draft time [ms]", "held out", "R=8", "M=8", "RANDOM WEIGHTS"):
         assert part in text
-    assert f"{report.verify.cells} verify cells" in text
+    assert f"{report.verify.cells} verify cells" in text and "date 2026-01-02T03:04:05+00:00" in text
 
 
 def test_a_table_without_draft_samples_is_drawn_too(tmp_path):

@@ -192,6 +192,7 @@ def test_an_unfinished_run_is_refused_by_name_or_reported_as_such(run, tmp_path)
     shutil.rmtree(gone[1].folder)
     store = RunStore(folder)
     assert missing_cells(store) == [("chat", 1, "none"), ("math", 4, "static")]
+    assert "INCOMPLETE: this run lacks none at R=1 on chat" in dsbench("show", str(folder), home=tmp_path).stdout
     with pytest.raises(IncompleteRun, match="lacks 2 cells: none at R=1 on chat, static at R=4 on math; 1 begun"):
         write_report(folder, out=None, markdown=False, partial=False)
     assert not (folder / "report.html").exists()
@@ -199,6 +200,17 @@ def test_an_unfinished_run_is_refused_by_name_or_reported_as_such(run, tmp_path)
     assert "INCOMPLETE: this run lacks none at R=1 on chat" in half.loud
     assert len(table_of(half, "frontier").rows) == 22
     refused(dsbench("report", str(folder), home=tmp_path), 5, "lacks 2 cells", "--resume")
+
+
+def test_a_range_of_arms_is_as_many_cells_as_it_has_numbers(tmp_path):
+    store = write_synthetic_run(
+        tmp_path / "r", modes=["none", "static:1", "static:2"], batches=[1], workloads=["chat"], repeats=1
+    )
+    run, grid = store.read_run(), {"workloads": [{"name": "chat"}]}
+    store.write_run({**run, **grid, "config": {"mode": "none,static:1:2"}})
+    assert missing_cells(store) == []
+    store.write_run({**run, **grid, "config": {"mode": "none,static:1:3"}})
+    assert missing_cells(store) == [("chat", 1, "static:3")]
 
 
 def test_what_cannot_be_reported_is_refused_in_words(run, tmp_path):

@@ -28,7 +28,7 @@ from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.planner import allocate
 from dsbench.settings import RunConfig
-from dsbench.simulate import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simulate
+from dsbench.simulate import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simulate, target_name
 from dsbench.simulate_against import errors, misses
 from dsbench.simulated_costs import Costs, load_costs, plain_pass
 from dsbench.simulated_loop import play
@@ -317,3 +317,14 @@ def test_the_command_simulates_compares_and_leaves_nothing_behind(files, tmp_pat
     assert not (tmp_path / "no").exists()
     shown = dsbench("show", str(out), home=tmp_path)
     assert "SIMULATED: times come from a cost table" in shown.stdout
+    assert "ITL: this run kept no times of tokens." in " ".join(shown.stdout.split())
+    assert len((out / "summary.csv").read_text().splitlines()) == 1 + 8
+    run = json.loads((out / "run.json").read_text())
+    assert run["config"]["out"] == str(out) and run["config"]["target"] == run["labels"]["target"] != "smollm2-135m"
+
+
+def test_the_target_has_the_name_a_sweep_gives_it():
+    traced = {"target": "smollm2-135m", "target_digest": "49f7"}
+    assert target_name("49f7", traced) == "smollm2-135m"
+    assert target_name("random-qwen3-8b-0", traced) == "shape:qwen3-8b"
+    assert target_name("50a0", traced) == "target 50a0" and target_name("50a0", {}) == "target 50a0"

@@ -72,8 +72,11 @@ def test_ctrl_c_exits_130_and_the_run_goes_on(flags, tmp_path):
     with mock.patch.object(engine_bench, "run_repeat", interrupted):
         done = dsbench(*flags(mode="none,static"), home=tmp_path)
     assert done.returncode == 130 and done.stderr.splitlines()[-1].endswith("--resume goes on)"), done.stderr
+    shown = dsbench("show", str(tmp_path / "run"), home=tmp_path).stdout
+    assert "INCOMPLETE: this run lacks" in shown and "--resume" in shown
     more = dsbench(*flags(mode="none,static"), "--resume", home=tmp_path)
     assert more.returncode == 0 and more.stderr.count("repeat 1:") == 1, more.stderr
+    assert "INCOMPLETE" not in dsbench("show", str(tmp_path / "run"), home=tmp_path).stdout
 
 
 def test_two_sweeps_in_one_folder(flags, tmp_path):
@@ -94,6 +97,16 @@ def test_a_resumed_run_keeps_the_cost_table_it_was_planned_with(flags, tmp_path)
     assert "repeat 1:" not in more.stderr and "repeat 2:" in more.stderr
     named = dsbench(*flags(mode="compact", cost=str(cached)), "--resume", home=tmp_path)
     assert named.returncode == 0 and "repeat 1:" in named.stderr, "another table is another arm"
+
+
+def test_a_dry_run_of_a_resume_is_refused_where_the_run_would_be(flags, tmp_path):
+    assert dsbench(*flags(), home=tmp_path).returncode == 0
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    wrong = dsbench(*flags(max_tokens="5"), "--dry-run", "--resume", home=tmp_path)
+    refused(wrong, 2, "begun with other settings", "max-tokens", "give its settings again")
+    more = dsbench(*flags(repeats="2"), "--dry-run", "--resume", home=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
 
 
 def test_a_refused_sweep_leaves_no_folder(flags, tmp_path):
@@ -151,6 +164,21 @@ def test_an_estimate_adds_up_what_is_run(tmp_path):
     recorded = replace(plan, pinned=True)
     texts = (2 * 4 + 6 + 2) * 10 * table.verify_seconds(StepShape(16, 16, 0)) / 16
     assert estimate(recorded, table, [0.5], "").seconds == pytest.approx(3 * (4 + 6 + 2) * 10 * one + texts)
+
+
+def test_an_estimate_of_open_loops_counts_every_load_and_waits_for_its_requests(tmp_path):
+    """6 requests measured, 1 before them, half the slots after: at 0.5/s the last measured one comes after 14 s."""
+    plain = RunConfig(mode="none", batch="4", workload="math", requests=6, repeats=3, max_tokens=10, text="free")
+    table = flat_cost(step=0.01, row=0.0)
+
+    def seconds(rate):
+        plan = plan_sweep(replace(plain, request_rate=rate), on_gpu=False, home=tmp_path)
+        return estimate(plan, table, [0.5], "").seconds
+
+    busy = 3 * (1 + 6 + 2) * 10 * table.verify_seconds(StepShape(4, 4, 0)) / 4
+    assert seconds("1000") == pytest.approx(busy)
+    assert seconds("0.5") == pytest.approx(3 * (1 + 6) / 0.5)
+    assert seconds("0.5,1000,closed") == pytest.approx(seconds("0.5") + busy + seconds(""))
 
 
 def test_modes_may_be_ranges():
