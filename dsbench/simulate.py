@@ -18,11 +18,12 @@ import numpy as np
 from dsbench.errors import UsageError
 from dsbench.metrics import cell_summary
 from dsbench.profiles.samples import samples_path
-from dsbench.ranges import parse_range, split_workloads
+from dsbench.ranges import parse_modes, parse_range, split_workloads
 from dsbench.replay import matching_trace, refuse_chains, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.budget import DEPTHS
 from dsbench.runtime.objective import Array
+from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.simulated_costs import Costs, load_costs
 from dsbench.simulated_loop import Played, play
@@ -79,7 +80,8 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
         raise UsageError("no cost table given", hint="--cost FILE, made by `dsbench profile-cost`")
     if config.accept != "coupled" or config.text != "pinned":
         raise UsageError("a trace holds matches of the coupled rule on its own text", hint="leave the rule out")
-    arms = tuple(parse_arm(name) for name in dict.fromkeys(n.strip() for n in config.mode.split(",")) if name)
+    SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
+    arms = tuple(map(parse_arm, parse_modes(config.mode)))
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
     refuse_chains(arms)

@@ -288,6 +288,9 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
         ({"mode": ","}, "no mode given"),
         ({"workload": "poems"}, "holds no workload"),
         ({"temperature": 0.5}, "was recorded under"),
+        ({"temperature": float("nan")}, "temperature must be finite"),
+        ({"top_p": float("nan")}, "top-p must be"),
+        ({"mode": "static:3:1"}, "runs backwards"),
         ({"accept": "residual"}, "coupled rule"),
         ({"batch": "0"}, "must be >= 1"),
         ({"trace": "absent.parquet"}, "does not exist"),
@@ -299,6 +302,11 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
     save_trace(toy_trace(), toy)
     with pytest.raises(UsageError, match="blocks of 4, the cost table is of blocks of 7"):
         plan_simulation(replace(files.config, trace=str(toy)))
+
+
+def test_modes_of_a_simulation_may_be_ranges(files):
+    plan = plan_simulation(replace(files.config, mode="none,static:1:3,none"))
+    assert [arm.name for arm in plan.arms] == ["none", "static:1", "static:2", "static:3"]
 
 
 def test_the_command_simulates_compares_and_leaves_nothing_behind(files, tmp_path):
