@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from dsbench.errors import DsbenchError
 from dsbench.profiles.calibration import Rule, load_calibration_set
 from dsbench.profiles.cost import CostTable, StepShape, load_cost_table
 from dsbench.runtime.arm import Arm
+from dsbench.traffic import measured_of
 
 if TYPE_CHECKING:
     from dsbench.sweep import SweepPlan
@@ -31,15 +33,20 @@ class Estimate:
 
 
 def estimate(plan: SweepPlan, table: CostTable, survival: Sequence[float], basis: str) -> Estimate:
-    """As if every answer took all its tokens and drafts were accepted with `survival` [G], chance of the first k."""
+    """As if every answer took all its tokens and drafts were accepted with `survival` [G], chance of the first k.
+
+    In the open loop a repeat takes no less than its measured requests take to come.
+    """
     config, seconds = plan.config, 0.0
     for workload in plan.workloads:
         letters = [sum(len(text) for _, text in prompt.messages) for prompt in workload.prompts]
         context = float(np.mean(letters or [0])) / LETTERS + config.max_tokens / 2
-        for batch in plan.batches:
-            tokens = (batch + max(config.requests, batch) + batch // 2) * config.max_tokens
+        for batch, load in itertools.product(plan.batches, plan.traffic.loads):
+            wanted, _ = measured_of(load, batch, config.requests)
+            come = wanted.stop / load.rate if load else 0.0
+            tokens = (wanted.stop + (0 if load else batch // 2)) * config.max_tokens
             for arm in plan.arms:
-                seconds += config.repeats * tokens * token_seconds(arm, table, survival, batch, context)
+                seconds += config.repeats * max(come, tokens * token_seconds(arm, table, survival, batch, context))
         if plan.pinned and plan.trace is None:
             batch = max(plan.batches)
             texts = (2 * batch + max(config.requests, batch) + batch // 2) * config.max_tokens

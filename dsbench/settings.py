@@ -13,6 +13,9 @@ from dsbench.errors import UsageError
 
 FILE = "dsbench.toml"
 PREFIX = "DSBENCH_"
+MOST = 1_000_000  # of requests, tokens of one and repeats
+MOST_THREADS = 4096
+MOST_LAG = 64
 SEEDS = 1 << 32  # what is derived from a seed, by a rank or a step, still fits every generator
 
 
@@ -68,12 +71,17 @@ class RunConfig:
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MOST:
+                bound = ">= 1" if getattr(self, name) < 1 else f"<= {MOST}"
+                raise UsageError(f"{name.replace('_', '-')} must be {bound}, got {getattr(self, name)}")
+        if not -1 <= self.lag <= MOST_LAG:
+            raise UsageError(f"lag must lie in 0..{MOST_LAG}, or be -1 for the rule's own, got {self.lag}")
         if not 0 <= self.seed < SEEDS:
             raise UsageError(f"seed must lie in 0..{SEEDS - 1}, got {self.seed}")
         if self.threads < 0:
             raise UsageError(f"threads must be >= 0 (0 = all), got {self.threads}")
+        if self.threads > MOST_THREADS:
+            raise UsageError(f"threads must be <= {MOST_THREADS}, got {self.threads}")
         if self.device not in ("", "cpu", "cuda"):
             raise UsageError(f"unknown device {self.device!r}", hint="cpu or cuda")
         if self.dtype not in ("", "float32", "bfloat16"):

@@ -153,6 +153,28 @@ def test_an_estimate_adds_up_what_is_run(tmp_path):
     assert estimate(recorded, table, [0.5], "").seconds == pytest.approx(3 * (4 + 6 + 2) * 10 * one + texts)
 
 
+def test_an_estimate_counts_every_load_and_waits_for_who_comes(tmp_path):
+    config = RunConfig(mode="none", batch="4", workload="math", requests=8, repeats=3, max_tokens=10, text="free")
+    table = flat_cost(step=0.01, row=0.0)
+    one = table.verify_seconds(StepShape(4, 4, 0)) / 4
+
+    def told(rates):
+        plan = plan_sweep(replace(config, request_rate=rates), on_gpu=False, home=tmp_path)
+        return estimate(plan, table, [0.5], "").seconds
+
+    slow, fast = 3 * (2 + 8) / 0.5, 3 * (2 + 8) * 10 * one
+    assert told("0.5") == pytest.approx(slow), "2 + 8 requests at one in two seconds"
+    assert told("1e6") == pytest.approx(fast), "they are all there at once"
+    assert told("0.5,1e6,closed") == pytest.approx(slow + fast + told(""))
+
+
+@pytest.mark.parametrize("name", ["requests", "repeats", "max_tokens", "threads", "lag"])
+def test_settings_beyond_all_bounds_are_refused(name):
+    for value in (10**20, -5):
+        with pytest.raises(UsageError, match=name.replace("_", "-")):
+            RunConfig(**{name: value})
+
+
 def test_modes_may_be_ranges():
     wanted = ("none", "static:1", "static:2", "static:3", "static", "mtp:1", "mtp:3", "compact:threshold=0.5")
     assert parse_modes("none, static:1:3,static:2,static,mtp:1:3:2,compact:threshold=0.5") == wanted
