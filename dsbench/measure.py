@@ -91,7 +91,8 @@ def uncollected() -> Iterator[None]:
 
 def prompt_of(request: Request) -> str:
     """The prompt's name without the replica number: replicas share a prompt, and intervals resample prompts."""
-    return request.name.partition("#")[0]
+    name, hash_, replica = request.name.rpartition("#")  # a file of prompts may have a # in its own name
+    return name if hash_ and replica.isdecimal() else request.name
 
 
 def later_ceiling(record: RoundRecord, request: Request, rule: str) -> int:
