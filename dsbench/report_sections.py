@@ -63,7 +63,7 @@ class Scene:
         """The SVGs that `draw` writes into a folder, with the conditions behind the alt text."""
         paths = () if self.folder is None else draw(self.folder)
         said = f"{alt} {'; '.join(part for part in (self.loud, *self.lines) if part)}."
-        return tuple(Picture(name=path.stem, svg=path.read_text(), alt=said) for path in paths)
+        return tuple(Picture(name=path.stem, svg=path.read_text(encoding="utf-8"), alt=said) for path in paths)
 
 
 def frontier_section(scene: Scene) -> Section:

@@ -130,7 +130,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text()).items()}
+        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UsageError(f"{path} cannot be read: {problem}") from None
     unknown = sorted(set(body) - {f.name for f in fields(RunConfig)})
