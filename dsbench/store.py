@@ -297,14 +297,21 @@ def _umask() -> int:
 
 
 def _readable(repeat: Path) -> bool:
-    """Whether all its tables are whole: a Parquet file ends with its own index."""
+    """Whether all its tables are whole: a Parquet file ends with its own index.
+
+    Raises OSError for what the system refuses now, and may give another time: that is no reason to remove a repeat.
+    """
     import pyarrow.parquet
 
     try:
         for name in TABLES:
             if name != "rounds" or (repeat / f"{name}.parquet").exists():  # a run may be kept without its rounds
                 pyarrow.parquet.read_metadata(repeat / f"{name}.parquet")
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
+        return False
+    except OSError as problem:
+        if problem.errno is not None:  # not Arrow's own, of damaged bytes
+            raise
         return False
     return True
 

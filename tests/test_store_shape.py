@@ -1,8 +1,11 @@
 """Damaged, hand-edited and swapped files of a run: one line each, whatever reads them, and never a traceback."""
 
+import errno
 import json
 import shutil
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from synthetic_run import write_synthetic_run
 
@@ -99,6 +102,22 @@ def test_what_else_lies_beside_the_repeats_is_none(whole, tmp_path):
     (repeat.parent / "rep-notes").write_text("")
     assert store.repeats(repeat.parent.name) == {0}
     assert all(len(stored.facts()) == 1 for stored in store.cells())
+
+
+def test_no_repeat_is_removed_because_the_system_would_not_read_it(whole, tmp_path, monkeypatch):
+    store = RunStore(Path(shutil.copytree(whole, tmp_path / "run")))
+    held = sorted(store.folder.rglob("*.parquet"))
+
+    def refused(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pyarrow.parquet, "read_metadata", refused)
+        with pytest.raises(OSError, match="Input/output"):
+            store.mend()
+    assert sorted(store.folder.rglob("*.parquet")) == held and store.mend() == []
+    held[0].write_bytes(b"PAR1" + bytes(200) + b"\x10\0\0\0PAR1")
+    assert len(store.mend()) == 1
 
 
 def test_facts_that_are_none_are_damaged(whole, tmp_path):
