@@ -98,8 +98,7 @@ def _crossings(scene: Scene) -> Table:
     rows: list[tuple[Value, ...]] = []
     for workload, own in scene.points.items():
         if any(p.arm == "none" for p in own):
-            prompts = max(int(c.summary["prompts"]) for c in scene.cells if c.cell.workload == workload)
-            rows += [(workload_text(workload), line) for line in turns(own, "none", prompts)]
+            rows += [(workload_text(workload), line) for line in turns(own, "none")]
     return Table(name=f"crossovers{scene.suffix}", caption="Where arms overtake plain decoding",
                  heads=("workload", "what"), rows=tuple(rows))  # fmt: skip
 

@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dsbench.replay import matching_trace, refuse_chains, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.budget import DEPTHS
 from dsbench.runtime.objective import Array
+from dsbench.runtime.records import RoundRecord, StepRecord
 from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.simulated_costs import Costs, load_costs
@@ -153,6 +154,8 @@ def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:
     import pandas as pd
 
     steps, rounds, requests = (pd.DataFrame(rows) for rows in (played.steps, played.rounds, played.requests))
+    steps = steps.reindex(columns=[f.name for f in fields(StepRecord)]) if steps.empty else steps
+    rounds = rounds.reindex(columns=[f.name for f in fields(RoundRecord)] + ["name"]) if rounds.empty else rounds
     for table in (rounds, requests):
         table["measured"] = table["request"].isin(wanted)
     return {"steps": steps, "rounds": rounds, "requests": requests}
