@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from dsbench.errors import UsageError
 
 FILE = "dsbench.toml"
 PREFIX = "DSBENCH_"
-MOST = 1_000_000  # of requests, tokens of one and repeats
+MOST = 1_000_000  # of requests and repeats
 MOST_THREADS = 4096
 MOST_LAG = 64
 SEEDS = 1 << 32  # what is derived from a seed, by a rank or a step, still fits every generator
@@ -71,9 +72,10 @@ class RunConfig:
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):
-            if not 1 <= getattr(self, name) <= MOST:
-                bound = ">= 1" if getattr(self, name) < 1 else f"<= {MOST}"
-                raise UsageError(f"{name.replace('_', '-')} must be {bound}, got {getattr(self, name)}")
+            value, most = getattr(self, name), math.inf if name == "max_tokens" else MOST  # the context bounds a text
+            if not 1 <= value <= most:
+                bound = ">= 1" if value < 1 else f"<= {MOST}"
+                raise UsageError(f"{name.replace('_', '-')} must be {bound}, got {value}")
         if not -1 <= self.lag <= MOST_LAG:
             raise UsageError(f"lag must lie in 0..{MOST_LAG}, or be -1 for the rule's own, got {self.lag}")
         if not 0 <= self.seed < SEEDS:
