@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from dsbench.intervals import LEVEL, FloatArray, Held, Interval
+from dsbench.intervals import LEVEL, FloatArray, Held, Interval, reach
 
 DRAWS = 4000
 POWER = 0.8
 LEAST_CELLS = 4  # fewer cells than this say nothing of how block noise differs between cells
 FLOOR = 1e-12  # variance below the resolution of any clock
+MANY = 1_000_000  # prompts, of which percentiles are as far out as they should be
 FAR = 5.0  # log ratios further out than this are not told apart; keeps Student's tails finite
 
 
@@ -124,7 +125,9 @@ def moderate(own: Spread | None, prior: Spread | None) -> Spread | None:
 
 
 def measure(sides: Sides, prior: Spread | None, *, band: float, seed: int = 0) -> Measured:
-    """The interval: resampled prompts, shifted by Student's t times the standard error of the blocks' mean."""
+    """The interval: resampled prompts, spread as few of them want (`reach`), shifted by Student's t times the standard
+    error of the blocks' mean.
+    """
     spread = moderate(sides.spread, prior)
     value = math.exp(sides.log_ratio)
     if spread is None or sides.prompts < 2:
@@ -133,12 +136,14 @@ def measure(sides: Sides, prior: Spread | None, *, band: float, seed: int = 0) -
     count_a, count_b = sides.repeats
     share = 1 / min(count_a, count_b) if sides.together else 1 / count_a + 1 / count_b
     shifts = np.random.default_rng([seed, 1]).standard_t(spread.freedom, len(sides.prompt_draws))
-    drawn = np.clip(sides.prompt_draws + math.sqrt(spread.variance * share) * shifts, -FAR, FAR)
+    far = reach(sides.prompts) / reach(MANY)
+    prompts = sides.log_ratio + far * (sides.prompt_draws - sides.log_ratio)
+    drawn = np.clip(prompts + math.sqrt(spread.variance * share) * shifts, -FAR, FAR)
     low, high, short, near = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2, 1 - POWER, POWER])
-    reach = (high - low) / 2 + (near - short) / 2  # of a normal: (1.96 + 0.84) standard errors
+    away = (high - low) / 2 + (near - short) / 2  # of a normal: (1.96 + 0.84) standard errors
     return Measured(
         ratio=Interval(value, math.exp(low), math.exp(high), sides.prompts),
-        detectable=math.expm1(math.log1p(band) + reach), paired=sides.paired, repeats=sides.repeats, spread=spread,
+        detectable=math.expm1(math.log1p(band) + away), paired=sides.paired, repeats=sides.repeats, spread=spread,
     )  # fmt: skip
 
 

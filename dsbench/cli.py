@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -61,6 +62,9 @@ CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Cali
 def main() -> None:
     """Entry point: runs the app; every DsbenchError becomes one line, a hint and its exit code."""
     os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a name that the terminal cannot show ends no command
     try:
         code = app(standalone_mode=False)
     except DsbenchError as error:
@@ -71,6 +75,10 @@ def main() -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
+        code = 0
+    except SystemExit as leave:  # as rich leaves where nobody reads on
+        if not isinstance(leave.__context__, BrokenPipeError):
+            raise
         code = 0
     except OSError as problem:  # a full disk, a file that vanished: whatever the checks before could not see
         code = _complain(f"{problem.filename or 'a file'}: {problem.strerror or problem}", "", 2)

@@ -16,7 +16,7 @@ from typing import Any
 from dsbench.block_noise import Measured, Sides, Spread, measure, prior_of, same_texts, weigh
 from dsbench.compare_pairs import Pairing, Side, open_sides, pair_cells
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.intervals import Held, verdict
+from dsbench.intervals import LEAST_TOLD, Held, verdict
 from dsbench.metrics import held_in
 from dsbench.noise_band import Band, band_of, find_band, pairs_within
 from dsbench.plots_labels import finished_cells
@@ -34,7 +34,7 @@ class Compared:
     modes: tuple[str, str]
     measured: Measured
     word: str
-    could_be_slower: bool  # the interval reaches below the noise band, or there is none
+    could_be_slower: bool  # the interval reaches below the noise band, or there is none, or it is of too few prompts
     tokens_per_second: tuple[float, float]  # over all repeats
 
 
@@ -100,7 +100,7 @@ def _judged(
     seed: int,
 ) -> Compared:  # fmt: skip
     found = measure(sides, prior, band=band, seed=seed)
-    low = found.ratio.low
+    low = found.ratio.low if found.ratio.n >= LEAST_TOLD else None
     return Compared(
         cell=pair[0].cell, modes=(pair[0].cell.mode, pair[1].cell.mode), measured=found,
         word=verdict(found.ratio, band=band), could_be_slower=low is None or low < 1 / (1 + band),

@@ -14,14 +14,15 @@ Place = tuple[str, int, str]  # workload, batch size, mode
 def missing_cells(store: RunStore) -> list[Place]:
     """Cells of the last call's grid that are not finished, in the tables' order; none where run.json holds no grid.
 
-    A batch size that was left to the machine counts where any of its cells is finished.
+    A batch size that was left to the machine counts where any of its cells is finished. Cells of the open loop are left
+    out, as in a report.
     """
     run = store.read_run()
     config: dict[str, Any] = run.get("config") or {}
-    finished = {(c.cell.workload, c.cell.batch, c.cell.mode) for c in store.cells()}
+    finished = {(c.cell.workload, c.cell.batch, c.cell.mode) for c in store.cells() if not c.cell.arrivals}
     modes = parse_modes(str(config.get("mode", "")))
     workloads = [str(entry["name"]) for entry in run.get("workloads") or ()]
-    sizes = parse_range(config["batch"]) if config.get("batch") else sorted({batch for _, batch, _ in finished})
+    sizes = parse_range(str(config["batch"])) if config.get("batch") else sorted({batch for _, batch, _ in finished})
     wanted = {(workload, batch, mode) for workload in workloads for batch in sizes for mode in modes}
     return sorted(wanted - finished, key=lambda place: (place[0], place[1], arm_rank(place[2])))
 

@@ -230,7 +230,8 @@ TERMS: dict[str, Term] = {
     ),
     "verdict": Term(
         unit="word", also=("faster", "slower", "same", "unclear"),
-        formula="FASTER, SLOWER: the whole interval beyond the noise band; SAME: inside it; UNCLEAR: across an edge",
+        formula="FASTER, SLOWER: the whole interval beyond the noise band; SAME: inside it; UNCLEAR: across an edge, "
+        "or of fewer than five prompts",
         others="nvbench: SAME, FAST, SLOW, AMBG",
     ),
     "detectable": Term(

@@ -23,12 +23,16 @@ LEAST_DRAWS = 0.9  # fewer resamples with data than this share: no interval
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An arm at a batch size: tokens/s, the value first, then one a resample. [1 + draws]"""
+    """An arm at a batch size: tokens/s, the value first, then one a resample. [1 + draws]
+
+    prompts: that ran there; a workload's small batches may hold fewer than its large ones.
+    """
 
     arm: str
     batch: int
     speed: FloatArray
     throughput: FloatArray
+    prompts: int
 
     @property
     def label(self) -> str:
@@ -63,8 +67,11 @@ def points_of(cells: Sequence[StoredCell], *, seed: int = 0, draws: int = DRAWS)
         values = np.array(list(table.values()))
         tokens, held, later, after = (times[:, [place[name] for name in table]] @ values).T
         found.append(
-            Point(names[stored.folder], stored.cell.batch, _over(later, after), stored.cell.batch * _over(tokens, held))
-        )
+            Point(
+                names[stored.folder], stored.cell.batch, _over(later, after), stored.cell.batch * _over(tokens, held),
+                len(table),
+            )
+        )  # fmt: skip
     return found
 
 
@@ -73,7 +80,7 @@ def _sums(stored: StoredCell) -> dict[str, list[float]]:
     served = measured(stored.table("requests"))
     table = served[["name", "rep", "output_tokens"]].assign(
         held=served["finished"] - served["admitted"], later=served["output_tokens"] - 1,
-        after=served["finished"] - served["first_token"],
+        after=(served["finished"] - served["first_token"]).where(served["output_tokens"] > 1, 0.0),
     )  # fmt: skip
     mean = table.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
     return {str(name): [float(v) for v in row] for name, row in zip(mean.index, mean.to_numpy(), strict=True)}
@@ -109,7 +116,7 @@ def envelope(points: Sequence[Point], members: Callable[[str], bool]) -> list[Po
     return [best[batch] for batch in sorted(best)]
 
 
-def gain_at(arm: Sequence[Point], base: Point, axis: str, *, prompts: int) -> Interval | None:
+def gain_at(arm: Sequence[Point], base: Point, axis: str) -> Interval | None:
     """The arm's gain over a base point at equal service, over its curve; None ("no data") off the curve.
 
     axis "throughput": per-user speeds at the base's throughput; "speed": throughputs at the base's per-user speed.
@@ -123,6 +130,9 @@ def gain_at(arm: Sequence[Point], base: Point, axis: str, *, prompts: int) -> In
     ratio = np.exp(_along(knots, values, np.log(getattr(base, axis))) - np.log(getattr(base, other)))
     if not np.isfinite(ratio[0]):
         return None
+    here = np.log(getattr(base, axis)[0])
+    near = (knots[:-1, 0] - here) * (knots[1:, 0] - here) <= 0
+    prompts = min([base.prompts, *(p.prompts for i in np.flatnonzero(near) for p in curve[i : i + 2])])
     enough = np.isfinite(ratio[1:]).mean() >= LEAST_DRAWS and prompts > 1
     return spread(float(ratio[0]), ratio[1:], prompts) if enough else Interval(float(ratio[0]), None, None, prompts)
 
@@ -140,14 +150,16 @@ def _along(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
 
 
 def crossings(
-    arm: Sequence[Point], base: Sequence[Point], *, prompts: int, band: float = BAND
+    arm: Sequence[Point], base: Sequence[Point], *, band: float = BAND
 ) -> tuple[list[Crossing], dict[int, str]]:
     """Where the arm overtakes the base or falls behind, by batch size, and the verdict at each that both ran."""
-    mine, other = ({p.batch: p.throughput for p in side} for side in (arm, base))
+    mine, other = ({p.batch: p for p in side} for side in (arm, base))
     batches = sorted(set(mine) & set(other))
-    ratios = {batch: mine[batch] / other[batch] for batch in batches}
+    ratios = {batch: mine[batch].throughput / other[batch].throughput for batch in batches}
+    prompts = {batch: min(mine[batch].prompts, other[batch].prompts) for batch in batches}
     words = {
-        b: verdict(spread(float(r[0]), r[1:], prompts) if prompts > 1 else None, band=band) for b, r in ratios.items()
+        b: verdict(spread(float(r[0]), r[1:], prompts[b]) if prompts[b] > 1 else None, band=band)
+        for b, r in ratios.items()
     }
     clear = [batch for batch in batches if words[batch] in ("FASTER", "SLOWER")]
     found = []
@@ -155,8 +167,8 @@ def crossings(
         if words[low] != words[high]:
             between = [batch for batch in batches if low <= batch <= high]
             logs = np.log(np.stack([ratios[batch] for batch in between]))
-            where = np.exp(_root(np.log(between), logs))
-            found.append(Crossing(low, high, spread(float(where[0]), where[1:], prompts), words[high] == "FASTER"))
+            where, fewest = np.exp(_root(np.log(between), logs)), min(prompts[batch] for batch in between)
+            found.append(Crossing(low, high, spread(float(where[0]), where[1:], fewest), words[high] == "FASTER"))
     return found, words
 
 

@@ -47,19 +47,15 @@ def show_frontier(folder: Path, *, arm: str, base: str, workload: str) -> None:
         workloads = {name: [c for c in group if c.cell.workload == name] for name in sorted(_names(group))}
         points = {name: points_of(mine) for name, mine in workloads.items()}
         console.print(frontier_table(workloads, points, store, setting, arm, base))
-        for name, mine in workloads.items():
+        for name in workloads:
             console.print(f"[bold]{workload_text(name)}[/bold]")
-            for line in [*standing(points[name]), *turns(points[name], base, _prompts(mine))]:
+            for line in [*standing(points[name]), *turns(points[name], base)]:
                 console.print(f"  {line}", highlight=False)
         console.print(TIES, highlight=False)
 
 
 def _names(cells: Sequence[StoredCell]) -> set[str]:
     return {stored.cell.workload for stored in cells}
-
-
-def _prompts(cells: Sequence[StoredCell]) -> int:
-    return max(int(stored.summary["prompts"]) for stored in cells)
 
 
 def frontier_table(
@@ -71,7 +67,7 @@ def frontier_table(
     for head in ("vs best fixed", "vs fixed or none", "over oracle", "at base's\nthroughput", "at base's\nspeed"):
         table.add_column(head, vertical="top")
     for name, cells in workloads.items():
-        names, prompts = arm_names(cells), _prompts(cells)
+        names = arm_names(cells)
         curve = [p for p in points[name] if p.arm == arm]
         batches = sorted({p.batch for p in curve})
         for batch in batches:
@@ -85,7 +81,7 @@ def frontier_table(
                 str(batch),
                 *(_best(against_best(rivals, arm, members)) for members in (fixed, [*fixed, *plain], oracle)),
                 *(
-                    _ratio(None if here is None or base == arm else gain_at(curve, here, axis, prompts=prompts))
+                    _ratio(None if here is None or base == arm else gain_at(curve, here, axis))
                     for axis in ("throughput", "speed")
                 ),
                 end_section=batch == batches[-1],
@@ -120,12 +116,12 @@ def standing(points: Sequence[Point]) -> list[str]:
     return lines + ([f"dominated at every R: {', '.join(sorted(never, key=arm_rank))}"] if never else [])
 
 
-def turns(points: Sequence[Point], base: str, prompts: int) -> list[str]:
+def turns(points: Sequence[Point], base: str) -> list[str]:
     """Per arm, where it overtakes the base or falls behind it, or that it does not."""
     other = [p for p in points if p.arm == base]
     lines = []
     for arm in sorted({p.arm for p in points} - {base}, key=arm_rank):
-        found, words = crossings([p for p in points if p.arm == arm], other, prompts=prompts)
+        found, words = crossings([p for p in points if p.arm == arm], other)
         if found:
             lines.append(f"{arm} against {base}: " + "; ".join(turn_text(crossing) for crossing in found))
         else:

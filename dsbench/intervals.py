@@ -1,14 +1,17 @@
 """Estimates with intervals: ratios of sums over prompts, quantiles, paired ratios, halves, verdicts.
 
-The unit of resampling is the prompt: tokens of one answer, and repeats of one prompt, are not independent. Pure numpy;
-knows nothing of tables. Every function is a function of its arguments and the seed.
+The unit of resampling is the prompt: tokens of one answer, and repeats of one prompt, are not independent. Percentiles
+of resamples of few prompts lie too close together (of 5 they miss the truth one time in six); they are taken further
+out, by Hesterberg 2015, arXiv:1411.5279, section 5.3. Pure numpy; knows nothing of tables. Every function is a function
+of its arguments and the seed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +24,7 @@ DRAWS = 2000
 LEVEL = 0.95
 LEAST_DRAWS, MOST_DRAWN = 200, 20_000_000  # resamples of a quantile; values in all of them, where that leaves enough
 BLOCK_DRAWN = 2_000_000  # values that are resampled at a time
+LEAST_TOLD = 5  # fewer prompts than this give no verdict: their resamples do not reach far enough
 LEAST_PROMPTS = 8  # fewer common prompts than this are not halved
 BAND = 0.02  # relative noise band where no A/A run has measured one
 WORDS = ("FASTER", "SLOWER", "SAME", "UNCLEAR")
@@ -111,7 +115,8 @@ def quantiles_over(
     found: list[Interval | None] = []
     for share, kept in zip(shares, drawn, strict=True):
         value = float(np.quantile(data, share))
-        own = spread(value, kept, total) if len(names) > 1 else Interval(value, None, None, total)
+        own = spread(value, kept, len(names)) if len(names) > 1 else Interval(value, None, None, total)
+        own = replace(own, n=total)
         found.append(own if share <= 0.5 or total >= round(1 / (1 - share)) else None)
     return found
 
@@ -191,9 +196,9 @@ def halves(held: Mapping[Key, Held]) -> tuple[dict[Key, Held], dict[Key, Held], 
 def verdict(ratio: Interval | None, *, band: float = BAND) -> str:
     """FASTER or SLOWER: the whole interval lies beyond the noise band, 1 / (1 + band) to 1 + band; SAME: inside it.
 
-    UNCLEAR: it crosses an edge of the band, or there is no interval.
+    UNCLEAR: it crosses an edge of the band, there is no interval, or it is of fewer than LEAST_TOLD prompts.
     """
-    if ratio is None or ratio.low is None or ratio.high is None:
+    if ratio is None or ratio.low is None or ratio.high is None or ratio.n < LEAST_TOLD:
         return "UNCLEAR"
     least, most = 1 / (1 + band), 1 + band
     if ratio.low > most:
@@ -206,7 +211,7 @@ def verdict(ratio: Interval | None, *, band: float = BAND) -> str:
 def bootstrap_rows(
     estimate: Callable[[NDArray[np.int64]], FloatArray], prompts: int, *, seed: int = 0, draws: int = DRAWS
 ) -> list[Interval]:
-    """Percentile intervals of several estimates from the same resamples: prompt indices [..., prompts] to [k, ...]."""
+    """Intervals of several estimates from the same resamples: prompt indices [..., prompts] to [k, ...]."""
     values = estimate(np.arange(prompts, dtype=np.int64))
     if prompts < 2:
         return [Interval(float(value), None, None, prompts) for value in values]
@@ -215,16 +220,35 @@ def bootstrap_rows(
 
 
 def spread(value: float, drawn: FloatArray, prompts: int) -> Interval:
-    """The value with the percentile interval of its resamples; none where it, or all of them, are not finite."""
+    """The value with the interval of its resamples of `prompts`; none where it, or all of them, are not finite."""
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn) or not math.isfinite(value):
         return Interval(value, None, None, prompts)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(drawn, [tail(prompts), 1 - tail(prompts)])
     return Interval(value, float(low), float(high), prompts)
 
 
+def reach(prompts: int) -> float:
+    """Standard errors of a bootstrap over prompts from the middle to an end of the interval; 1.96 for very many.
+
+    Student's t, by Abramowitz and Stegun 26.7.5, times what resampling n values makes their spread too narrow.
+    """
+    z, free = NormalDist().inv_cdf((1 + LEVEL) / 2), prompts - 1
+    terms = (
+        (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )  # fmt: skip
+    student = z + sum(term / free**power for power, term in enumerate(terms, start=1))
+    return float(math.sqrt(prompts / free) * student)
+
+
+def tail(prompts: int) -> float:
+    """Share of the resamples outside either end of the interval; of two prompts or more."""
+    return NormalDist().cdf(-reach(prompts))
+
+
 def _bootstrap(estimate: Callable[[NDArray[np.int64]], FloatArray], prompts: int, seed: int, draws: int) -> Interval:
-    """Percentile interval of `estimate`, which maps prompt indices [..., prompts] to estimates [...]."""
+    """Interval of `estimate`, which maps prompt indices [..., prompts] to estimates [...]."""
     return bootstrap_rows(lambda index: estimate(index)[None], prompts, seed=seed, draws=draws)[0]
 
 

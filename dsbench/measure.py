@@ -18,7 +18,7 @@ from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop import Loop, run_closed_loop, run_open_loop
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
-from dsbench.runtime.request import Request
+from dsbench.runtime.request import Request, prompt_name
 from dsbench.store import records_frame
 from dsbench.warm_up import warm_up
 
@@ -91,7 +91,7 @@ def uncollected() -> Iterator[None]:
 
 def prompt_of(request: Request) -> str:
     """The prompt's name without the replica number: replicas share a prompt, and intervals resample prompts."""
-    return request.name.partition("#")[0]
+    return prompt_name(request.name)
 
 
 def later_ceiling(record: RoundRecord, request: Request, rule: str) -> int:

@@ -145,7 +145,7 @@ def _rate(found: Interval | None) -> Rate:
 def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any]:
     """Throughput by Little's law: `batch` slots, always full, each writing sum(n) tokens in sum(residence) seconds."""
     tokens = served["output_tokens"].to_numpy(np.float64)
-    after_first = (served["finished"] - served["first_token"]).to_numpy(np.float64)
+    after_first = np.where(tokens > 1, (served["finished"] - served["first_token"]).to_numpy(np.float64), 0.0)
     sums = _per_prompt(served, {"later": tokens - 1, "after": after_first})
     written, held = held_slots(served).means()
     moving = sums[sums["after"] > 0]

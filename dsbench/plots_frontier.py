@@ -27,8 +27,11 @@ CLOSE = 0.25  # fast ends nearer than this, as a log ratio on both axes, get the
 def draw_frontier(
     cells: Sequence[StoredCell], out: Path, name: str, lines: Sequence[str], loud: str, formats: Sequence[str]
 ) -> list[Path]:
-    """The picture of one setting. Hollow points are dominated."""
+    """The picture of one setting, none where no cell has both speeds (answers of one token). Hollow: dominated."""
     names = arm_names(cells)
+    cells = [c for c in cells if c.summary["user_speed"] and c.summary["throughput"]]
+    if not cells:
+        return []
     workloads = sorted({stored.cell.workload for stored in cells}, key=lambda name: (name.startswith(MIX), name))
     rows, columns = small_grid(len(workloads))
     prompts = sorted({stored.summary["prompts"] for stored in cells})
@@ -88,7 +91,7 @@ def _panel(
     plain_ticks(axes, "y", _ends(cells, "throughput"))
     axes.set_xlabel("per-user speed [tokens/s]")
     axes.set_ylabel("throughput [tokens/s]")
-    text = _turns(points, max(c.summary["prompts"] for c in cells))
+    text = _turns(points)
     at_x, at_y, ha, va = free_corner(axes, [(p.speed[0], p.throughput[0]) for p in points])
     axes.text(at_x, at_y, text, transform=axes.transAxes, fontsize=8, color=INK, ha=ha, va=va, zorder=5)
     return handles
@@ -121,12 +124,12 @@ def _envelopes(axes: Axes, points: Sequence[Point], fixed: Sequence[str]) -> dic
     return found
 
 
-def _turns(points: Sequence[Point], prompts: int) -> str:
+def _turns(points: Sequence[Point]) -> str:
     """Where compact overtakes `none`, or falls behind it, as brackets of batch sizes; a line each."""
     arm, base = ([p for p in points if p.arm == name] for name in ("compact", "none"))
     if not arm or not base:
         return ""
-    found, words = crossings(arm, base, prompts=prompts)
+    found, words = crossings(arm, base)
     if found:
         arrow = "\N{RIGHTWARDS ARROW}"
         facts = [f"{'overtakes' if c.gains else 'falls behind'}, R {c.low} {arrow} {c.high}" for c in found]

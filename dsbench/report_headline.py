@@ -62,9 +62,8 @@ def against(cells: Sequence[StoredCell], points: Mapping[str, Sequence[Point]], 
                 for base, members in zip(BASES, (plain, fixed, [*fixed, *plain], oracle), strict=True)
             }
             here = next((p for p in points[workload] if (p.arm, p.batch) == ("none", batch)), None)
-            prompts = max(int(c.summary["prompts"]) for c in own)
             gains = [
-                None if here is None or arm == "none" else gain_at(curve, here, axis, prompts=prompts)
+                None if here is None or arm == "none" else gain_at(curve, here, axis)
                 for axis in ("throughput", "speed")
             ]
             chosen = best[BASES[1]]
@@ -87,9 +86,8 @@ def sentences(
     lines += _at_equal_service(found, arm)
     for workload, own in points.items():
         if arm != "none" and any(p.arm == "none" for p in own):
-            prompts = max(int(c.summary["prompts"]) for c in cells if c.cell.workload == workload)
             mine = [p for p in own if p.arm in (arm, "none")]
-            lines += [f"{workload_text(workload)}: {turns(mine, 'none', prompts)[0]}."]
+            lines += [f"{workload_text(workload)}: {turns(mine, 'none')[0]}."]
     return lines
 
 

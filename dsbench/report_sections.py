@@ -63,7 +63,7 @@ class Scene:
         """The SVGs that `draw` writes into a folder, with the conditions behind the alt text."""
         paths = () if self.folder is None else draw(self.folder)
         said = f"{alt} {'; '.join(part for part in (self.loud, *self.lines) if part)}."
-        return tuple(Picture(name=path.stem, svg=path.read_text(), alt=said) for path in paths)
+        return tuple(Picture(name=path.stem, svg=path.read_text(encoding="utf-8"), alt=said) for path in paths)
 
 
 def frontier_section(scene: Scene) -> Section:
@@ -98,8 +98,7 @@ def _crossings(scene: Scene) -> Table:
     rows: list[tuple[Value, ...]] = []
     for workload, own in scene.points.items():
         if any(p.arm == "none" for p in own):
-            prompts = max(int(c.summary["prompts"]) for c in scene.cells if c.cell.workload == workload)
-            rows += [(workload_text(workload), line) for line in turns(own, "none", prompts)]
+            rows += [(workload_text(workload), line) for line in turns(own, "none")]
     return Table(name=f"crossovers{scene.suffix}", caption="Where arms overtake plain decoding",
                  heads=("workload", "what"), rows=tuple(rows))  # fmt: skip
 

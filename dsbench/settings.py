@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +14,9 @@ from dsbench.errors import UsageError
 
 FILE = "dsbench.toml"
 PREFIX = "DSBENCH_"
+MOST = 1_000_000  # of requests and repeats
+MOST_THREADS = 4096
+MOST_LAG = 64
 SEEDS = 1 << 32  # what is derived from a seed, by a rank or a step, still fits every generator
 
 
@@ -68,12 +72,18 @@ class RunConfig:
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         for name in ("max_tokens", "requests", "repeats"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")
+            value, most = getattr(self, name), math.inf if name == "max_tokens" else MOST  # the context bounds a text
+            if not 1 <= value <= most:
+                bound = ">= 1" if value < 1 else f"<= {MOST}"
+                raise UsageError(f"{name.replace('_', '-')} must be {bound}, got {value}")
+        if not -1 <= self.lag <= MOST_LAG:
+            raise UsageError(f"lag must lie in 0..{MOST_LAG}, or be -1 for the rule's own, got {self.lag}")
         if not 0 <= self.seed < SEEDS:
             raise UsageError(f"seed must lie in 0..{SEEDS - 1}, got {self.seed}")
         if self.threads < 0:
             raise UsageError(f"threads must be >= 0 (0 = all), got {self.threads}")
+        if self.threads > MOST_THREADS:
+            raise UsageError(f"threads must be <= {MOST_THREADS}, got {self.threads}")
         if self.device not in ("", "cpu", "cuda"):
             raise UsageError(f"unknown device {self.device!r}", hint="cpu or cuda")
         if self.dtype not in ("", "float32", "bfloat16"):
@@ -122,7 +132,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text()).items()}
+        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UsageError(f"{path} cannot be read: {problem}") from None
     unknown = sorted(set(body) - {f.name for f in fields(RunConfig)})

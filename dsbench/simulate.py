@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ import numpy as np
 from dsbench.errors import UsageError
 from dsbench.metrics import cell_summary
 from dsbench.profiles.samples import samples_path
-from dsbench.ranges import parse_range, split_workloads
+from dsbench.ranges import parse_modes, parse_range, split_workloads
 from dsbench.replay import matching_trace, refuse_chains, trace_workload
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.budget import DEPTHS
 from dsbench.runtime.objective import Array
+from dsbench.runtime.records import RoundRecord, StepRecord
+from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.simulated_costs import Costs, load_costs
 from dsbench.simulated_loop import Played, play
@@ -79,7 +81,8 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
         raise UsageError("no cost table given", hint="--cost FILE, made by `dsbench profile-cost`")
     if config.accept != "coupled" or config.text != "pinned":
         raise UsageError("a trace holds matches of the coupled rule on its own text", hint="leave the rule out")
-    arms = tuple(parse_arm(name) for name in dict.fromkeys(n.strip() for n in config.mode.split(",")) if name)
+    SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
+    arms = tuple(map(parse_arm, parse_modes(config.mode)))
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
     refuse_chains(arms)
@@ -159,6 +162,8 @@ def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:
     import pandas as pd
 
     steps, rounds, requests = (pd.DataFrame(rows) for rows in (played.steps, played.rounds, played.requests))
+    steps = steps.reindex(columns=[f.name for f in fields(StepRecord)]) if steps.empty else steps
+    rounds = rounds.reindex(columns=[f.name for f in fields(RoundRecord)] + ["name"]) if rounds.empty else rounds
     for table in (rounds, requests):
         table["measured"] = table["request"].isin(wanted)
     return {"steps": steps, "rounds": rounds, "requests": requests}

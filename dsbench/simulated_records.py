@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.request import prompt_name
 from dsbench.simulated_plan import Choice, Pace, Script, Seat
 
 UNSEEN = -1
@@ -63,7 +64,7 @@ def round_row(number: int, block: int, choice: Choice, came: Delivered) -> dict[
         "position": script.prompt_tokens + came.before - 1, "output_index": came.before, "window": window,
         "verified": int(choice.sent[came.row]), "accepted": came.tokens - 1, "delivered": came.tokens,
         "ceiling": ceiling(script, came.before, depth, block), "flips": 0, "drafts": [0] * depth, "logits": [],
-        "free_logits": [], "name": script.name.partition("#")[0],
+        "free_logits": [], "name": prompt_name(script.name),
     }  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def ceiling(script: Script, before: int, depth: int, block: int) -> int:
 def request_row(seat: Seat, *, first: float, finished: float) -> dict[str, Any]:
     script = seat.script
     return {
-        "request": script.id, "name": script.name.partition("#")[0], "workload": script.workload,
+        "request": script.id, "name": prompt_name(script.name), "workload": script.workload,
         "prompt_tokens": script.prompt_tokens, "output_tokens": script.room, "rounds": len(seat.past),
         "admitted": seat.admitted, "first_token": first, "finished": finished, "finish_reason": "length",
         "repetition": script.repetition,

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
+from dsbench.store_shape import COLUMNS, cell_fault, run_fault
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,14 +88,17 @@ class StoredCell:
             frames = [pd.read_parquet(path / f"{name}.parquet") for path in repeats]
         except (OSError, ValueError) as problem:
             raise _damaged(self.folder, problem) from None
+        absent = [column for frame in frames for column in sorted(COLUMNS[name] - set(frame.columns))]
+        if absent:
+            raise _damaged(self.folder, ValueError(f"{name}.parquet has no column {absent[0]!r}"))
         return pd.concat([f.assign(rep=_number(p)) for f, p in zip(frames, repeats, strict=True)], ignore_index=True)
 
     def facts(self) -> list[dict[str, Any]]:
         """What each repeat's repeat.json says; {} for one of an older run. Raises UsageError for a damaged one."""
         try:
             paths = [path / FACTS for path in repeats_of(self.folder)]
-            return [json.loads(path.read_text()) if path.exists() else {} for path in paths]
-        except (OSError, ValueError) as problem:
+            return [dict(json.loads(path.read_text())) if path.exists() else {} for path in paths]
+        except (OSError, ValueError, TypeError) as problem:
             raise _damaged(self.folder, problem) from None
 
     def columns(self, name: str, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -121,12 +125,12 @@ class StoredCell:
 
 
 def _damaged(folder: Path, problem: Exception) -> UsageError:
-    return UsageError(f"{folder} holds a damaged table: {problem}", hint="remove that cell, and --resume")
+    return UsageError(f"{folder} holds a damaged file: {problem}", hint="remove that cell, and --resume")
 
 
 def repeats_of(folder: Path) -> list[Path]:
-    """Finished repeats in order."""
-    return sorted(folder.glob("rep-*"), key=_number)
+    """Finished repeats in order; what else somebody put there (rep-0.old) is none."""
+    return sorted((path for path in folder.glob("rep-*") if path.name[4:].isdecimal()), key=_number)
 
 
 def _number(repeat: Path) -> int:
@@ -202,6 +206,9 @@ class RunStore:
             raise UsageError(f"{self.folder / 'run.json'} is damaged: {problem}") from None
         if not isinstance(body, dict) or body.get("schema") != SCHEMA:
             raise UsageError(f"{self.folder / 'run.json'} is of another schema than {SCHEMA}")
+        fault = run_fault(body)
+        if fault:
+            raise UsageError(f"{self.folder / 'run.json'} is damaged: {fault}")
         return body
 
     def cell_folder(self, key: str) -> Path:
@@ -247,7 +254,9 @@ class RunStore:
             body = json.loads((self.cell_folder(key) / "cell.json").read_text())
         except (OSError, ValueError):
             return False
-        return bool(body.get("code", "") == code and body.get("repeats") == sorted(repeats))
+        return not cell_fault(body, Cell) and bool(
+            body.get("code", "") == code and body.get("repeats") == sorted(repeats)
+        )
 
     def cells(self) -> list[StoredCell]:
         """Finished cells of the sources that run.json names, in a stable order (workload, batch, mode)."""
@@ -258,6 +267,9 @@ class RunStore:
                 body = json.loads(path.read_text())
             except ValueError as problem:
                 raise _damaged(path.parent, problem) from None
+            fault = cell_fault(body, Cell)
+            if fault:
+                raise _damaged(path.parent, ValueError(f"cell.json: {fault}"))
             if body.get("code", "") != code:
                 continue
             found.append(
@@ -285,14 +297,21 @@ def _umask() -> int:
 
 
 def _readable(repeat: Path) -> bool:
-    """Whether all its tables are whole: a Parquet file ends with its own index."""
+    """Whether all its tables are whole: a Parquet file ends with its own index.
+
+    Raises OSError for what the system refuses now, and may give another time: that is no reason to remove a repeat.
+    """
     import pyarrow.parquet
 
     try:
         for name in TABLES:
             if name != "rounds" or (repeat / f"{name}.parquet").exists():  # a run may be kept without its rounds
                 pyarrow.parquet.read_metadata(repeat / f"{name}.parquet")
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
+        return False
+    except OSError as problem:
+        if problem.errno is not None:  # not Arrow's own, of damaged bytes
+            raise
         return False
     return True
 

@@ -166,6 +166,8 @@ def check_settings(recorded: Mapping[str, Any], plan: SweepPlan, folder: Path) -
 
     Arms, batch sizes, workloads and repeats may be added; what is in the contract is compared there.
     """
+    if any(name not in recorded for name in ("config", "contract", "labels", "workloads", "date")):
+        raise UsageError(f"{folder / 'run.json'} does not say its settings", hint="name another --out")
     config, was = asdict(plan.config), recorded["config"]
     wrong = [f"{name.replace('_', '-')}: {was[name]!r}, here {config[name]!r}" for name in FIXED
              if name in was and was[name] != config[name]]  # fmt: skip

@@ -74,8 +74,13 @@ def pinned_texts(
     path = folder / f"{text_key(workload, config, engines.deployment, lengths)}.parquet"
     kept: dict[str, list[int]] = {}
     if path.exists():
-        frame = pd.read_parquet(path)
-        kept = {n: list(map(int, t)) for n, t in zip(frame["name"], frame["output"], strict=True)}
+        try:
+            frame = pd.read_parquet(path)
+            kept = {n: list(map(int, t)) for n, t in zip(frame["name"], frame["output"], strict=True)}
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise UsageError(
+                f"{path} is damaged: {problem}", hint="remove it, and --resume records these texts again"
+            ) from None
     missing = [r for r in queue if r.name not in kept]
     if missing:
         notice(f"recording the text of {len(missing)} requests of {workload.name}")

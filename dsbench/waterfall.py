@@ -143,14 +143,23 @@ def _waterfall(
 
 
 def changes(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray]) -> list[FloatArray]:
-    """The change of seconds a token from sums `a` to sums `b`, in PARTS; the formula is the module's."""
+    """The change of seconds a token from sums `a` to sums `b`, in PARTS; the formula is the module's.
+
+    Where no round ran (answers of one token), a round took nothing.
+    """
     often = [sums["rounds"] / sums["tokens"] for sums in (a, b)]
-    each = {key: [sums[key] / sums["rounds"] for sums in (a, b)] for key in OF_A_ROUND}
+    each = {key: [np.nan_to_num(_a_round(sums, sums[key])) for sums in (a, b)] for key in OF_A_ROUND}
     whole = [sum(pair[i] for pair in each.values()) for i in (0, 1)]
     middle = (often[0] + often[1]) / 2
     accepted = (often[1] - often[0]) * (whole[0] + whole[1]) / 2
     rest = [b[key] / b["tokens"] - a[key] / a["tokens"] for key in ("prefill", "residual")]
     return [accepted, *(middle * (pair[1] - pair[0]) for pair in each.values()), *rest]
+
+
+def _a_round(sums: Mapping[str, FloatArray], what: FloatArray) -> FloatArray:
+    """`what` a round; nan where none ran."""
+    rounds = sums["rounds"]
+    return np.asarray(np.divide(what, rounds, out=np.full(np.shape(rounds), np.nan), where=rounds > 0), np.float64)
 
 
 def ledger(cells: Sequence[StoredCell], *, seed: int = 0) -> list[Entry]:
@@ -160,13 +169,13 @@ def ledger(cells: Sequence[StoredCell], *, seed: int = 0) -> list[Entry]:
         accounts = {arm: account_of(stored) for arm, stored in arms.items()}
         plain = accounts.get("none")
         for arm, stored in arms.items():
-            if arm != "none":
+            if arm != "none" and accounts[arm].sums["rounds"].any():
                 rates = _entry(accounts[arm], plain, seed)
                 window = (stored.summary.get("window") or {}).get("value")
                 place: dict[str, Any] = {"setting": setting, "workload": workload, "batch": batch, "arm": arm}
                 found.append(Entry(**place, **rates, window=window, flagged=bool(stored.flags)))
     if not found:
-        raise UsageError("no data: no arm of this run drafts", hint="sweep e.g. --mode none,static,compact")
+        raise UsageError("no data: no round of this run drafts", hint="sweep e.g. --mode none,static,compact")
     return found
 
 
@@ -177,12 +186,12 @@ def _entry(arm: Account, plain: Account | None, seed: int) -> dict[str, Any]:
 
     def estimate(index: Any) -> FloatArray:
         sums = mine.at(index)
-        draft, verify, padding, host = (MS * sums[key] / sums["rounds"] for key in OF_A_ROUND)
-        delivered = (sums["tokens"] - sums["requests"]) / sums["rounds"]
+        draft, verify, padding, host = (MS * _a_round(sums, sums[key]) for key in OF_A_ROUND)
+        delivered = _a_round(sums, sums["tokens"] - sums["requests"])
         rows = [draft, verify + padding, host, delivered]
         if base is not None:
             other = base.at(index)
-            step = MS * sum(other[key] for key in OF_A_ROUND) / other["rounds"]
+            step = MS * _a_round(other, sum((other[key] for key in OF_A_ROUND), np.zeros(())))
             whole = draft + verify + padding + host
             rows += [step, delivered * step - whole, whole / step]
         return np.stack(rows)

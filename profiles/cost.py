@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dsbench.profiles.contract import check_contract
-from dsbench.profiles.curve import Curve, FloatArray, IntArray, round_up
+from dsbench.profiles.curve import FAR, Curve, FloatArray, IntArray, round_up
 from dsbench.profiles.files import only, read_json, strings, write_json
 
 KIND = "cost-table"
@@ -38,7 +38,10 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """The measured ranges, both ends included: (least, most) of R, M and S. Raises ValueError when one is empty."""
+    """The measured ranges, both ends included: (least, most) of R, M and S.
+
+    Raises ValueError when one is empty, or holds what nobody can have measured.
+    """
 
     requests: tuple[int, int]
     rows: tuple[int, int]
@@ -48,6 +51,8 @@ class Box:
         for name, (least, most) in (("requests", self.requests), ("rows", self.rows), ("context", self.context)):
             if least > most:
                 raise ValueError(f"box.{name} must be (least, most), got ({least}, {most})")
+            if least < 0 or most > FAR:
+                raise ValueError(f"box.{name} must lie in 0..{FAR}, got ({least}, {most})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

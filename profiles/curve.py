@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+FAR = 1 << 40  # of requests, rows or context tokens: more than any machine holds
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Knots `at` (strictly increasing counts) -> `seconds` (first 0, non-decreasing), linear in between.
 
-    Raises ValueError when the knots break one of these rules.
+    Raises ValueError when the knots break one of these rules, or are counts that nobody can have measured.
     """
 
     at: tuple[int, ...]
@@ -31,6 +32,8 @@ class Curve:
             raise ValueError(f"a curve needs as many knots as values, got {len(self.at)} and {len(self.seconds)}")
         if any(b <= a for a, b in zip(self.at, self.at[1:], strict=False)):
             raise ValueError(f"knots must increase, got {self.at}")
+        if self.at[0] < 0 or self.at[-1] > FAR:
+            raise ValueError(f"knots must lie in 0..{FAR}, got {self.at}")
         if self.seconds[0] != 0.0 or not np.isfinite(self.seconds).all():
             raise ValueError(f"a curve starts at 0 and is finite, got {self.seconds}")
         if any(b < a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):

@@ -109,3 +109,9 @@ class Request:
                 hint="shorten it, or leave it out" if size else "a prompt must not be empty",
             )
         return size + min(self.sampling.max_tokens, context - size) + block + 1
+
+
+def prompt_name(name: str) -> str:
+    """A request's name without the number of its replica: `math-01#2` is of the prompt math-01."""
+    prompt, sign, replica = name.rpartition("#")  # a file of prompts may have a # in its own name
+    return prompt if sign and replica.isdecimal() else name

@@ -485,7 +485,7 @@ def loaded_by(commands, banned, cwd):
 
 def test_commands_that_run_no_model_load_no_torch(tmp_path):
     run, other = (
-        write_synthetic_run(tmp_path / name, modes=["none", "compact"], batches=[1], workloads=["math"], measured=3)
+        write_synthetic_run(tmp_path / name, modes=["none", "compact"], batches=[1], workloads=["math"], measured=6)
         for name in "ab"
     )
     commands = (

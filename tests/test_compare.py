@@ -241,3 +241,13 @@ def test_commands_that_run_no_model_load_no_torch_and_start_fast(command, may_lo
     assert set(loaded) <= set(may_load), done.stderr
     if not may_load:
         assert time.perf_counter() - start < 3, "half a second on a quiet machine"
+
+
+@pytest.mark.parametrize(("prompts", "code"), [(4, 4), (6, 0)])
+def test_too_few_prompts_clear_nobody_of_being_slower(tmp_path, prompts, code):
+    write_synthetic_run(
+        tmp_path / "a", modes=["none"], batches=[1], workloads=["math"], repeats=3, measured=prompts, noise=0.003
+    )
+    copy(tmp_path / "a", tmp_path / "b")
+    done, told, _ = dsbench("compare", "a", "b", "--band", "0.3", home=tmp_path)
+    assert done == code and ("UNCLEAR" in told) == (code == 4)

@@ -12,10 +12,10 @@ from dsbench.frontier import Point, against_best, crossings, dominators, envelop
 from dsbench.frontier_table import show_frontier, standing, turns
 
 
-def point(arm, batch, speed, throughput, spread=0.001):
+def point(arm, batch, speed, throughput, spread=0.001, prompts=9):
     noise = 1 + spread * np.random.default_rng([batch, *arm.encode()]).standard_normal((2, 200))
     noise[:, 0] = 1
-    return Point(arm, batch, speed * noise[0], throughput * noise[1])
+    return Point(arm, batch, speed * noise[0], throughput * noise[1], prompts)
 
 
 def test_dominance_has_ties_within_the_band():
@@ -30,28 +30,39 @@ def test_dominance_has_ties_within_the_band():
 def test_gains_at_equal_service_lie_on_the_curve_and_nowhere_else():
     curve = [point("a", 1, 200, 200), point("a", 4, 100, 400)]
     at = point("b", 2, 100, 200 * 2**0.5)
-    speed = gain_at(curve, at, "throughput", prompts=9)
+    speed = gain_at(curve, at, "throughput")
     assert speed.value == pytest.approx(2**0.5)
     assert speed.low < speed.value < speed.high
-    assert gain_at(curve, point("b", 2, 200 / 2**0.5, 50), "speed", prompts=9).value == pytest.approx(2**0.5 * 4)
-    assert gain_at(curve, point("b", 1, 100, 150), "throughput", prompts=9) is None
-    assert gain_at(curve, point("b", 1, 300, 300), "speed", prompts=9) is None
-    assert gain_at(curve[:1], at, "throughput", prompts=9) is None
-    edge = gain_at(curve, point("b", 1, 100, 200, spread=0.05), "throughput", prompts=9)
+    assert gain_at(curve, point("b", 2, 200 / 2**0.5, 50), "speed").value == pytest.approx(2**0.5 * 4)
+    assert gain_at(curve, point("b", 1, 100, 150), "throughput") is None
+    assert gain_at(curve, point("b", 1, 300, 300), "speed") is None
+    assert gain_at(curve[:1], at, "throughput") is None
+    edge = gain_at(curve, point("b", 1, 100, 200, spread=0.05), "throughput")
     assert (edge.value, edge.low) == (pytest.approx(2.0), None)
 
 
 def test_a_crossing_is_bracketed_by_batch_sizes_with_clear_verdicts():
     base = [point("none", batch, 1, 100 * batch) for batch in (1, 4, 16, 64)]
     arm = [point("x", 1, 1, 200), point("x", 4, 1, 400), point("x", 16, 1, 800), point("x", 64, 1, 6600)]
-    found, words = crossings(arm, base, prompts=9)
+    found, words = crossings(arm, base)
     assert words == {1: "FASTER", 4: "SAME", 16: "SLOWER", 64: "FASTER"}
     assert [(c.low, c.high, c.gains) for c in found] == [(1, 16, False), (16, 64, True)]
     assert found[0].batch.low < 4.01 and found[0].batch.high > 3.99
     assert 16 < found[1].batch.low < found[1].batch.value < found[1].batch.high <= 64
-    (line,) = turns([*arm, *base], "none", 9)
+    (line,) = turns([*arm, *base], "none")
     assert line.startswith("x against none: falls behind between R=1 and R=16, near 4")
-    assert "no crossing; FASTER at R=1" in turns([*arm[:1], *base], "none", 9)[0]
+    assert "no crossing; FASTER at R=1" in turns([*arm[:1], *base], "none")[0]
+
+
+def test_a_point_of_few_prompts_has_no_verdict_whatever_ran_elsewhere():
+    base = [point("none", batch, 1, 100 * batch) for batch in (1, 4, 16)]
+    arm = [point("x", 1, 1, 200, prompts=3), point("x", 4, 1, 800), point("x", 16, 1, 800)]
+    found, words = crossings(arm, base)
+    assert words == {1: "UNCLEAR", 4: "FASTER", 16: "SLOWER"}
+    assert [(c.low, c.high, c.batch.n) for c in found] == [(4, 16, 9)]
+    curve = [point("a", 1, 200, 200, prompts=2), point("a", 4, 100, 400), point("a", 8, 50, 800)]
+    assert gain_at(curve, point("b", 2, 100, 300), "throughput").n == 2
+    assert gain_at(curve, point("b", 4, 100, 600), "throughput").n == 9
 
 
 def test_points_of_a_known_law(tmp_path):

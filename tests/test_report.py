@@ -202,15 +202,28 @@ def test_an_unfinished_run_is_refused_by_name_or_reported_as_such(run, tmp_path)
     refused(dsbench("report", str(folder), home=tmp_path), 5, "lacks 2 cells", "--resume")
 
 
-def test_a_range_of_arms_is_as_many_cells_as_it_has_numbers(tmp_path):
+def test_a_run_whose_modes_were_a_range_lacks_nothing(tmp_path):
     store = write_synthetic_run(
-        tmp_path / "r", modes=["none", "static:1", "static:2"], batches=[1], workloads=["chat"], repeats=1
+        tmp_path / "run", modes=["none", "static:1", "static:2"], batches=[1], workloads=["math"], repeats=1, measured=3
     )
-    run, grid = store.read_run(), {"workloads": [{"name": "chat"}]}
-    store.write_run({**run, **grid, "config": {"mode": "none,static:1:2"}})
+    config = {"mode": "none,static:1:2", "batch": "1"}
+    sets = [{"name": "math", "digest": ""}]
+    store.write_run(store.read_run() | {"config": config, "workloads": sets})
     assert missing_cells(store) == []
-    store.write_run({**run, **grid, "config": {"mode": "none,static:1:3"}})
-    assert missing_cells(store) == [("chat", 1, "static:3")]
+    store.write_run(store.read_run() | {"config": config | {"mode": "none,static:1:3"}})
+    assert missing_cells(store) == [("math", 1, "static:3")]
+
+
+def test_a_cell_of_the_open_loop_is_none_of_the_closed_one(tmp_path):
+    store = write_synthetic_run(
+        tmp_path / "run", modes=["none"], batches=[1, 2], workloads=["math"], repeats=1, measured=3
+    )
+    config = {"mode": "none", "batch": "1,2", "request_rate": "2,closed"}
+    store.write_run(store.read_run() | {"config": config, "workloads": [{"name": "math", "digest": ""}]})
+    path = tmp_path / "run" / "cells" / "none-2-math" / "cell.json"
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps(body | {"parameters": body["parameters"] | {"arrivals": "Poisson", "rate": 2.0}}))
+    assert missing_cells(store) == [("math", 2, "none")]
 
 
 def test_what_cannot_be_reported_is_refused_in_words(run, tmp_path):

@@ -19,9 +19,12 @@ from toys import staircase_table
 from dsbench.accounts import account_of
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.measure import later_ceiling
+from dsbench.plots import draw_all
+from dsbench.plots_waterfall import draw_run
 from dsbench.profiles.cost import StepShape
 from dsbench.profiles.fit import CostSample
 from dsbench.profiles.samples import save_samples
+from dsbench.report import make_report
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.budget import DEPTHS
 from dsbench.runtime.config import LAG, EngineConfig
@@ -34,6 +37,7 @@ from dsbench.simulated_costs import Costs, load_costs, plain_pass
 from dsbench.simulated_loop import play
 from dsbench.simulated_plan import OVERLAPPED, WAITING, PromptPasses, Script
 from dsbench.store import RunStore
+from dsbench.summary import print_summary
 from dsbench.trace import save_trace
 from dsbench.virtual_clock import best_windows
 
@@ -288,6 +292,9 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
         ({"mode": ","}, "no mode given"),
         ({"workload": "poems"}, "holds no workload"),
         ({"temperature": 0.5}, "was recorded under"),
+        ({"temperature": float("nan")}, "temperature must be finite"),
+        ({"top_p": float("nan")}, "top-p must be"),
+        ({"mode": "static:3:1"}, "runs backwards"),
         ({"accept": "residual"}, "coupled rule"),
         ({"batch": "0"}, "must be >= 1"),
         ({"trace": "absent.parquet"}, "does not exist"),
@@ -299,6 +306,23 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
     save_trace(toy_trace(), toy)
     with pytest.raises(UsageError, match="blocks of 4, the cost table is of blocks of 7"):
         plan_simulation(replace(files.config, trace=str(toy)))
+
+
+def test_answers_of_one_token_take_no_round(files, tmp_path):
+    store = RunStore(tmp_path / "run", create=True)
+    simulate(plan_simulation(replace(files.config, max_tokens=1)), store, {}, lambda text: None)
+    for stored in store.cells():
+        assert stored.summary["rounds"] == 0 and stored.summary["tau"] is None and stored.summary["user_speed"] is None
+        assert stored.summary["throughput"]["value"] > 0
+    print_summary(store.folder)
+    make_report(store, pictures=False)
+    for path in (*draw_all(store, tmp_path), *draw_run(store, tmp_path)):
+        assert path.exists()
+
+
+def test_modes_of_a_simulation_may_be_ranges(files):
+    plan = plan_simulation(replace(files.config, mode="none,static:1:3,none"))
+    assert [arm.name for arm in plan.arms] == ["none", "static:1", "static:2", "static:3"]
 
 
 def test_the_command_simulates_compares_and_leaves_nothing_behind(files, tmp_path):

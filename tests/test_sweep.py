@@ -181,6 +181,13 @@ def test_an_estimate_of_open_loops_counts_every_load_and_waits_for_its_requests(
     assert seconds("0.5,1000,closed") == pytest.approx(seconds("0.5") + busy + seconds(""))
 
 
+@pytest.mark.parametrize("name", ["requests", "repeats", "threads", "lag"])
+def test_settings_beyond_all_bounds_are_refused(name):
+    for value in (10**20, -5):
+        with pytest.raises(UsageError, match=name.replace("_", "-")):
+            RunConfig(**{name: value})
+
+
 def test_modes_may_be_ranges():
     wanted = ("none", "static:1", "static:2", "static:3", "static", "mtp:1", "mtp:3", "compact:threshold=0.5")
     assert parse_modes("none, static:1:3,static:2,static,mtp:1:3:2,compact:threshold=0.5") == wanted

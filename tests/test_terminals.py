@@ -1,0 +1,63 @@
+"""Output where it is hard to write: nobody reads on, no room on the device, a terminal without Unicode."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic_run import write_synthetic_run
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "naïve–run"
+    write_synthetic_run(
+        folder, modes=["none", "static"], batches=[1, 2], workloads=["math"], repeats=1, measured=6,
+        labels={"target": "naïve"},
+    )  # fmt: skip
+    return folder
+
+
+def start(*arguments, **settings):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | settings
+    return subprocess.Popen(
+        [sys.executable, "-m", "dsbench", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("report", "--markdown"), ("ledger",)])
+def test_who_stops_reading_ends_the_command_in_peace(run, arguments):
+    command = start(arguments[0], run, *arguments[1:])
+    command.stdout.close()
+    said = command.stderr.read()
+    assert command.wait() == 0 and said == b""
+
+
+@pytest.mark.parametrize(
+    "arguments", [("show",), ("report", "--markdown"), ("waterfall", "--from", "none", "--to", "static")]
+)
+def test_a_terminal_without_unicode_shows_what_it_can(run, arguments):
+    command = start(arguments[0], run, *arguments[1:], PYTHONIOENCODING="ascii")
+    told, said = command.communicate()
+    assert command.returncode == 0 and said == b"" and b"static" in told
+
+
+def test_a_page_is_utf8_whatever_the_locale(run, tmp_path):
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    shutil.copytree(run, tmp_path / "run")
+    command = start("report", tmp_path / "run", "--out", tmp_path / "page.html", **settings)
+    assert command.communicate()[1] == b"" and command.returncode == 0
+    assert "–" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_device_is_one_line(run):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "dsbench", "show", str(run)], stdout=full, stderr=subprocess.PIPE,
+                              env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"No space left" in done.stderr
