@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dsbench.intervals import BAND, DRAWS, Interval, halves, paired_ratio, spread, verdict
+from dsbench import best_member
+from dsbench.best_member import AgainstBest
+from dsbench.intervals import BAND, DRAWS, Interval, spread, verdict
 from dsbench.metrics import held_slots, measured
 from dsbench.plots_labels import arm_names, is_fixed
 from dsbench.store import StoredCell
@@ -184,22 +186,10 @@ def _root(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def against_best(
     rivals: Mapping[str, StoredCell], arm: str, members: Sequence[str], *, seed: int = 0
-) -> tuple[str, Interval, str] | None:
-    """Throughput over that of the best member at one batch size: its name, the ratio, and on what it was chosen.
-
-    Chosen on one half of the data and compared on the other. None without a member, or where the arm is the best.
-    """
+) -> AgainstBest[str] | None:
+    """Throughput over that of the best member at one batch size."""
     held = {name: held_slots(rivals[name].table("requests")) for name in {arm, *members}}
-    if not members:
-        return None
-    choose, compare, basis = halves(held)
-    best = max(members, key=lambda name: choose[name].speed)
-    if best == arm:
-        return None
-    common = sorted(set(compare[arm].names) & set(compare[best].names))
-    mine, other = compare[arm].only(common).means(), compare[best].only(common).means()
-    ratio = paired_ratio(*mine, *other, seed=seed)
-    return None if ratio is None else (best, ratio, basis)
+    return best_member.against_best(held, arm, members, seed=seed)
 
 
 def fixed_arms(cells: Sequence[StoredCell]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from dsbench.best_member import AgainstBest
 from dsbench.errors import UsageError
 from dsbench.frontier import (
     Crossing,
@@ -27,9 +28,10 @@ from dsbench.waterfall_table import WIDTH, chosen, new_table
 
 NOTE = (
     "vs best fixed, vs fixed or none: throughput over the best window of one size (or no drafts at all) at this R, "
-    "chosen on one half of the data and compared on the other; over oracle: over the planner that knows the text. At "
-    "the base arm's throughput: per-user speed over the base's at this R, read along the arm's curve at equal "
-    "tokens/s; at its speed: throughput, read at equal per-user speed. no data: off the curve; nothing is extrapolated."
+    "chosen on one half of the data and compared on the other, both ways round; over oracle: over the planner that "
+    "knows the text. At the base arm's throughput: per-user speed over the base's at this R, read along the arm's "
+    "curve at equal tokens/s; at its speed: throughput, read at equal per-user speed. no data: off the curve; nothing "
+    "is extrapolated."
 )
 TIES = "dominated: another point is better on one axis by more than the noise band of 2%, and not worse on the other"
 
@@ -89,8 +91,8 @@ def frontier_table(
     return table
 
 
-def _best(found: tuple[str, Interval, str] | None) -> str:
-    return "-" if found is None else f"{_ratio(found[1])}, {found[0]}"
+def _best(found: AgainstBest[str] | None) -> str:
+    return "-" if found is None else f"{_ratio(found.ratio)}, {' or '.join(found.best)}"
 
 
 def _ratio(rate: Interval | None) -> str:

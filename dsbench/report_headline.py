@@ -70,8 +70,8 @@ def against(cells: Sequence[StoredCell], points: Mapping[str, Sequence[Point]], 
             found.append(
                 Against(
                     workload=workload, batch=batch, at_throughput=gains[0], at_speed=gains[1],
-                    ratios={base: (one[0], one[1]) for base, one in best.items() if one is not None},
-                    basis=chosen[2] if chosen else "",
+                    ratios={base: (" or ".join(one.best), one.ratio) for base, one in best.items() if one is not None},
+                    basis=chosen.basis if chosen else "",
                 )
             )  # fmt: skip
     return found

@@ -1,7 +1,7 @@
 """A run's cells side by side: one row a cell with paired comparisons, as a data frame, a CSV and a terminal table.
 
 Arms are compared at the same workload, batch size and setting, over the prompts that both served. The best fixed
-window is chosen on one half of the data and compared on the other, so that its choice does not profit from luck.
+window is chosen on one half of the data and compared on the other, both ways round: its choice gains nothing by luck.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dsbench.best_member import against_best
 from dsbench.completeness import missing_cells, missing_text
 from dsbench.contamination import flag_note
-from dsbench.intervals import BAND, Held, Interval, halves, paired_ratio, verdict
+from dsbench.intervals import BAND, Held, Interval, paired_ratio, verdict
 from dsbench.latency import PERCENTILES, SPEEDS
 from dsbench.latency_table import latency_table, slo_of
 from dsbench.memory_table import memory_table
@@ -141,13 +142,12 @@ def _ratio(arm: Held, base: Held, seed: int) -> Interval | None:
 def _best_fixed(
     held: Mapping[Path, Held], arm: Path, fixed: Sequence[Path], band: float, seed: int, names: Mapping[Path, str]
 ) -> Versus | None:
-    """Against the fixed window that is fastest on the first half; None where there is none, or the arm is it."""
-    if not fixed:
+    """Against the fixed windows that are fastest on a half each; None where there is none, or the arm is it."""
+    found = against_best(held, arm, fixed, seed=seed)
+    if found is None:
         return None
-    choose, compare, basis = halves({folder: held[folder] for folder in (arm, *fixed)})
-    best = max(fixed, key=lambda folder: choose[folder].speed)
-    ratio = None if best == arm else _ratio(compare[arm], compare[best], seed)
-    return None if ratio is None else Versus(base=names[best], ratio=ratio, word=verdict(ratio, band=band), basis=basis)
+    base, word = " or ".join(names[best] for best in found.best), verdict(found.ratio, band=band)
+    return Versus(base=base, ratio=found.ratio, word=word, basis=found.basis)
 
 
 def summary_table(store: RunStore, *, band: float = BAND, seed: int = 0) -> Table:
@@ -196,7 +196,8 @@ def _row(stored: StoredCell, name: str, found: Mapping[str, Versus]) -> list[str
 def _versus_text(base: str, found: Versus | None) -> str:
     if found is None:
         return "-"
-    partner = f" k={found.base.partition(':')[2] or 'G'}" if base == "fixed" else ""
+    windows = " or ".join(name.partition(":")[2] or "G" for name in found.base.split(" or "))
+    partner = f" k={windows}" if base == "fixed" else ""
     low, high = found.ratio.low, found.ratio.high
     spread = "one prompt" if low is None or high is None else f"{low:.2f}..{high:.2f}"
     return f"{found.ratio.value:.2f} {found.word}\n{spread}{partner}"

@@ -210,7 +210,7 @@ class Overlapped:
         there = stamp(self.device)
         while not passed(there):
             time.sleep(0)
-        return int(taken.sum())
+        return int(taken)
 
     def _settle(self, flight: Flight) -> StepRecord:
         """Waits for the round's results, if they are not there, and hands them out."""

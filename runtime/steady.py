@@ -70,6 +70,9 @@ class Steady:
             self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}
             drafts = [(n, depth) for n in reversed(tiers.requests) for depth in reversed(depths) if depth]
             self.draft_graphs = {size: capture(self._draft_run(*size)) for size in drafts}
+            # arms of whole blocks share their graphs, and an oracle may be one of them
+            foreseen = tiers.requests if shape.recorded and depths[-1] == shape.block > 0 else ()
+            self.foresights = {n: capture(self._foresee_run(n)) for n in reversed(foreseen)}
             self.prefill_graphs = {c.rows: capture(self._prefill_run(c)) for c in reversed(self.chunks)}
 
     def draft(self, requests: int, depth: int) -> None:
@@ -77,14 +80,9 @@ class Steady:
             self.draft_graphs[next_tier(self.tiers.requests, requests), depth]()
 
     def foresee(self, requests: int) -> Tensor:
-        """Drafts [R] of the round that the pinned text takes, of those allowed; its confidences become certainties."""
-        seats, block = self.seats, self.seats.shape.block
-        text = seats.next_recorded(requests)
-        assert text is not None, "an oracle knows the recorded text"
-        hit = (seats.drafts[:requests] == text[:, :block]).long().cumprod(1)
-        certain = torch.where(hit > 0, CERTAIN, -CERTAIN)
-        seats.real_left[:requests, 0] = (certain - seats.offset[:requests]) / seats.scale[:requests].clamp(min=1e-6)
-        return torch.minimum(hit.sum(1), seats.limits(requests))
+        """Drafts [1] of the round's first seats that the pinned text takes; their confidences become certainties."""
+        self.foresights[next_tier(self.tiers.requests, requests)]()
+        return self.seats.taken
 
     def verify(self, requests: int, rows: int) -> int:
         """Runs the tier that holds `rows`; returns its rows."""
@@ -160,6 +158,17 @@ class Steady:
             )
             seats.whole_left[:n].copy_(torch.cat([counts, made.tokens, drafts], dim=1))
             seats.real_left[:n, 2].copy_(survival)
+
+        return run
+
+    def _foresee_run(self, n: int) -> Run:
+        def run() -> None:
+            seats, text = self.seats, self.seats.next_recorded(n)
+            assert text is not None, "an oracle knows the recorded text"
+            hit = (seats.drafts[:n] == text[:, : seats.shape.block]).long().cumprod(1)
+            certain = (2.0 * hit - 1.0) * CERTAIN
+            seats.real_left[:n, 0].copy_((certain - seats.offset[:n]) / seats.scale[:n].clamp(min=1e-6))
+            seats.taken.copy_(torch.minimum(hit.sum(1), seats.limits(n)).sum())
 
         return run
 

@@ -85,9 +85,9 @@ def test_the_best_is_chosen_on_one_half_and_the_oracle_is_compared(tmp_path, cap
     modes = ["none", "static:2", "static", "compact", "compact:oracle"]
     run = write_synthetic_run(tmp_path / "r", modes=modes, batches=[1, 4], workloads=["math"])
     rivals = {c.cell.mode: c for c in run.cells() if c.cell.batch == 1}
-    name, ratio, basis = against_best(rivals, "compact", ["static:2", "static"])
-    assert (name, basis) == ("static", "half of the repeats")
-    assert ratio.low < ratio.value < ratio.high
+    found = against_best(rivals, "compact", ["static:2", "static"])
+    assert (found.best, found.basis) == (("static",), "half of the repeats")
+    assert found.ratio.low < found.ratio.value < found.ratio.high
     assert against_best(rivals, "static", ["static:2", "static"]) is None
     assert against_best(rivals, "compact", []) is None
     show_frontier(run.folder, arm="compact", base="none", workload="")

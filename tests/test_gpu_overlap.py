@@ -31,6 +31,19 @@ def test_overlapped_rounds_write_the_eager_text(mode, temperature):
         assert all(s.seconds > 0 and s.verify_seconds > 0 for s in engine.steps)
 
 
+@pytest.mark.parametrize("mode", ["compact:oracle", "cap-accept:oracle"])
+def test_an_oracle_grants_what_its_text_takes(mode):
+    """The text is another in places, and the oracle knows it."""
+    texts = make_requests(23, temperature=0.8, max_tokens=24)
+    run_closed_loop(engine_of("none", 5, 0), texts, concurrency=5)
+    requests = make_requests(23, temperature=0.8, max_tokens=24)
+    for request, other in zip(requests, texts, strict=True):
+        request.canonical = [t if i % 9 else (t + 1) % 64 for i, t in enumerate(other.output)]
+    engine = overlapped(mode, 5, device=CUDA, recorded=24)
+    assert finish(engine, requests, 5) == [r.canonical for r in requests]
+    assert all(r.window <= r.accepted for r in engine.rounds) and any(r.window for r in engine.rounds)
+
+
 def test_two_hundred_steady_steps_ask_the_device_nothing_and_compile_nothing():
     """Requests come and go all the while."""
     engine, queue = overlapped("compact", 8, device=CUDA, tokens=64), make_requests(400, max_tokens=24)
