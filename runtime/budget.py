@@ -82,6 +82,7 @@ class Budgets:
         measured = table.slot_bias > 0 or table.slot.seconds[-1] > 0
         self.depths = tuple(d for d in depths if measured or d == block)
         self._column = np.arange(block)
+        self._within = -1.0 * (self._column < np.array(self.depths)[:, None, None])  # [depths, 1, G]
         self._priced: dict[int, Priced] = {}
 
     def choose(self, survival: Array, limits: Array, context: int) -> Choice:
@@ -111,13 +112,12 @@ class Budgets:
         """Tokens [depths, m] of each depth's likeliest drafts, as `outlook` has them: what may not be, adds nothing."""
         requests = len(limits)
         worth = np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0)
-        worth = np.negative(worth, out=worth)  # so that the likeliest sort first
-        asked = rows - requests
-        expected = np.empty((len(self.depths), len(rows)))
-        for out, depth in zip(expected, self.depths, strict=True):
-            lost = np.zeros(requests * depth + 1)
-            np.cumsum(np.sort(worth[:, :depth], axis=None), out=lost[1:])
-            np.subtract(requests, lost[np.minimum(asked, requests * depth)], out=out)
+        lost = (worth * self._within).reshape(len(self.depths), -1)  # below 0, so that the likeliest sort first
+        lost.sort(axis=1)
+        np.cumsum(lost, axis=1, out=lost)
+        expected = np.full((len(self.depths), len(rows)), float(requests))
+        some = rows > requests
+        expected[:, some] -= lost[:, (rows - requests)[some] - 1]
         return expected
 
     def priced(self, requests: int) -> Priced:

@@ -256,14 +256,15 @@ class Overlapped:
         """Seats of the round whose requests go on; those new among them get their first token, which may be all."""
         book = self.book
         seats = book.going_on(flight.lines, flight.stays)
-        for seat in seats[book.emitted[flight.lines[seats]] == 0].tolist():
+        fresh = seats[book.emitted[flight.lines[seats]] == 0].tolist()
+        for seat in fresh:
             sitting, over = flight.seated[seat], int(counts["delivered"][seat]) == 0
             sitting.first = self._now()
             self._extend(sitting.request, [int(counts["anchor"][seat])], ended=over)
             book.emit(sitting.line, 1)
             if sitting.request.finished:
                 self._leave(sitting)
-        return book.going_on(flight.lines, flight.stays)
+        return book.going_on(flight.lines, flight.stays) if fresh else seats
 
     def _read(self, flight: Flight) -> tuple[Array, Array]:
         """What the round left, in whole numbers and in real ones; a reading of tokens that fails is tried again."""
