@@ -8,6 +8,7 @@ from dataclasses import replace
 from dsbench.deployment import Deployment
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.arm import Arm
+from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.device_errors import named_device_errors
 from dsbench.runtime.drafters.draft import Drafter
@@ -32,6 +33,7 @@ class Engines:
     def __init__(self, deployment: Deployment, *, requests: int = 1) -> None:
         self.deployment, self.requests = deployment, requests
         self.models: dict[tuple[str, str], Models] = {}
+        self.budgets: dict[tuple[object, ...], Budgets] = {}
         self.captured: dict[tuple[object, ...], Executor | Steady] = {}
 
     def make(
@@ -59,7 +61,12 @@ class Engines:
         tokenizer = deployment.target.tokenizer
         decode = tokenizer.decode if tokenizer else None
         if overlapped:
-            return Overlapped(self._steady(models, arm, config, queue), arm, planner, config, decode=decode)
+            steady = self._steady(models, arm, config, queue)
+            key = (id(table), steady.depths, arm.weight)
+            engine = Overlapped(steady, arm, planner, config, decode=decode, budgets=self.budgets.get(key))
+            if engine.steering.budgets is not None:
+                self.budgets[key] = engine.steering.budgets
+            return engine
         return Engine(
             deployment.target.model, drafter, arm, planner, config, eos=deployment.target.eos,
             executor=self._executor(models, arm, config), decode=decode,

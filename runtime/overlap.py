@@ -22,6 +22,7 @@ from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.book import Book
+from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
 from dsbench.runtime.flight import Flight, Landed, copied, read
@@ -48,14 +49,14 @@ class Overlapped:
 
     def __init__(
         self, steady: Steady, arm: Arm, planner: Planner, config: EngineConfig, *,
-        decode: Callable[[Sequence[int]], str] | None = None,
+        decode: Callable[[Sequence[int]], str] | None = None, budgets: Budgets | None = None,
     ) -> None:  # fmt: skip
         assert arm.policy in STEADY, "windows that the host need not see"
         self.steady, self.seats, self.arm, self.planner, self.config = steady, steady.seats, arm, planner, config
         self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
         self.shape, self.block = steady.models.target.shape, steady.models.drafter.block
         self.eos = frozenset(self.seats.shape.eos)
-        self.steering = Steering(arm, planner, self.block, steady.depths, self.device)
+        self.steering = Steering(arm, planner, self.block, steady.depths, self.device, budgets)
         self.prompts = Prompts(steady, self.steering.maps)
         self.book = Book(self.seats.shape.seats, self.block)
         self.seated: list[Sitting] = []

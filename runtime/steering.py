@@ -38,16 +38,22 @@ class Course:
 
 
 class Steering:
-    """Chooses for an arm that drafts to one of `depths`, ascending. `failure`: what failed first, in words."""
+    """Chooses for an arm that drafts to one of `depths`, ascending. `failure`: what failed first, in words.
 
-    def __init__(self, arm: Arm, planner: Planner, block: int, depths: Sequence[int], device: torch.device) -> None:
+    budgets: of an earlier run of such an arm, which know prices already.
+    """
+
+    def __init__(
+        self, arm: Arm, planner: Planner, block: int, depths: Sequence[int], device: torch.device,
+        budgets: Budgets | None = None,
+    ) -> None:  # fmt: skip
         self.planner, self.block, self.cap, self.device = planner, block, depths[-1], device
         self.failure = ""
         self.budgets: Budgets | None = None
         self.foresees = arm.policy == "oracle"
         if arm.policy == "argmax" or self.foresees:
             assert planner.table is not None, "an arm that weighs cost has a table"
-            self.budgets = Budgets(planner.table, block, depths, arm.weight)
+            self.budgets = budgets or Budgets(planner.table, block, depths, arm.weight)
 
     def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
         """Of the round `step`, over seats with these lines of the book and `context` tokens in all."""

@@ -158,11 +158,11 @@ def test_an_executor_serves_one_engine_after_another():
         assert [r.output for r in requests] == [r.output for r in wanted]
 
 
-def sweep_of(target):
+def sweep_of(target, *, overlap=False):
     drafters = {"none": NoDrafter(target.device), "dspark": tiny_drafter(target)}
     deployment = SimpleNamespace(
         target=SimpleNamespace(model=target, tokenizer=None, eos=frozenset()), calibrations=None,
-        graphs=True, overlap=False,
+        graphs=True, overlap=overlap,
         drafter_of=lambda arm: drafters[arm.drafter],
     )  # fmt: skip
     return Engines(deployment, requests=3)
@@ -181,6 +181,17 @@ def test_a_sweep_has_graphs_for_top_k_beside_those_without():
         executors.append(engine.executor)
     plain, few, likely, again = executors
     assert plain is again and few is likely and plain is not few
+
+
+def test_overlapped_engines_of_a_sweep_share_what_their_table_says_of_depths_and_rows():
+    engines, table, other = sweep_of(tiny_target(), overlap=True), staircase_table(4, 4), staircase_table(4, 4)
+
+    def budgets(mode, of):
+        return engines.make(parse_arm(mode), config(0), of, make_requests(4), 3).steering.budgets
+
+    first = budgets("compact", table)
+    assert budgets("compact", table) is first and budgets("static", table) is None
+    assert budgets("compact:latency", table) is not first and budgets("compact", other).table is other
 
 
 def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
