@@ -134,8 +134,9 @@ def _turns(points: Sequence[Point]) -> str:
         arrow = "\N{RIGHTWARDS ARROW}"
         facts = [f"{'overtakes' if c.gains else 'falls behind'}, R {c.low} {arrow} {c.high}" for c in found]
         return "compact, against none:\n" + "\n".join(facts)
-    clear = {word for word in words.values() if word in ("FASTER", "SLOWER")}
-    return f"compact, against none:\n{f'no crossing, {clear.pop()}' if clear else 'nowhere clearly apart'}"
+    clear = sorted({word for word in words.values() if word in ("FASTER", "SLOWER")})
+    where = ", ".join(str(batch) for batch, word in words.items() if clear and word == clear[0])
+    return f"compact, against none:\n{f'{clear[0]} at R {where}, no crossing' if clear else 'nowhere clearly apart'}"
 
 
 def _ends(cells: Sequence[StoredCell], key: str) -> list[float]:

@@ -119,7 +119,7 @@ def _counted(found: Sequence[Against], arm: str, base: str) -> str:
     bases = sorted({one.basis for one, _, _ in known if one.basis and "fixed" in base})
     if bases == ["the same data"]:
         return line + " (chosen and compared on the same data)."
-    return line + (f" (chosen on {' or '.join(bases)}, compared on the rest)." if bases else ".")
+    return line + (f" (chosen on {' or '.join(bases)}, compared on the other, both ways round)." if bases else ".")
 
 
 def _span(least: tuple[Against, str, Interval], most: tuple[Against, str, Interval]) -> str:

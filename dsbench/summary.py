@@ -233,7 +233,7 @@ def _footnotes(
         "second lines: 95% intervals over prompts. Ratios of throughput are paired by prompt; their words stand "
         f"against a noise band of {band:.1%}."
     )
-    chosen = f"chosen on {' or '.join(bases)}, compared on the rest"
+    chosen = f"chosen on {' or '.join(bases)}, compared on the other, both ways round"
     notes.append(f"Best fixed: window k (G: the whole block), {chosen}." if bases else "")
     numbers = " summary.csv has the numbers N." if re.search(r"\bN\b", flagged) else ""
     notes.append(f"!: {flagged}.{numbers}" if flagged else "")

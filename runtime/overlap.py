@@ -21,7 +21,6 @@ import torch
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
-from dsbench.runtime.book import Book
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
@@ -31,6 +30,7 @@ from dsbench.runtime.planner import Planner
 from dsbench.runtime.prompts import Prompts, Sitting
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
+from dsbench.runtime.seating import Seating
 from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steady import Steady
 from dsbench.runtime.steering import Steering
@@ -58,9 +58,7 @@ class Overlapped:
         self.eos = frozenset(self.seats.shape.eos)
         self.steering = Steering(arm, planner, self.block, steady.depths, self.device, budgets)
         self.prompts = Prompts(steady, self.steering.maps)
-        self.book = Book(self.seats.shape.seats, self.block)
-        self.seated: list[Sitting] = []
-        self.lines = np.full(self.seats.shape.seats, self.book.nobody, np.int64)  # of those seated
+        self.seating = Seating(self.seats, self.prompts, self.steering.prior)
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
         self.timeline: Timeline | None = None
@@ -86,11 +84,11 @@ class Overlapped:
         if self.timeline is not None:
             self.timeline.round = len(self.steps) + len(self._flights)
         begun = stamp(self.device)
-        self._take_seats()
-        if self.seated:
+        self.seating.fill(self.timeline)
+        if self.seating:
             self._flights.append(self._launch(begun, stamp(self.device)))
         record = None
-        while self._flights and (len(self._flights) >= max(self.config.lag, 1) or not self.seated):
+        while self._flights and (len(self._flights) >= max(self.config.lag, 1) or not self.seating):
             record = self._settle(self._flights.popleft())
         return record
 
@@ -133,57 +131,18 @@ class Overlapped:
             torch.cuda.synchronize(self.device)
         for sitting in self._running.values():
             self.pool.release(sitting.request.id)
-        self.seated, self.prompts.waiting, self._running = [], deque(), {}
-        self.book = Book(self.seats.shape.seats, self.block)
+        self.prompts.waiting, self._running = deque(), {}
+        self.seating = Seating(self.seats, self.prompts, self.steering.prior)
         self._flights.clear()
         with torch.inference_mode():
             self.seats.reset()
 
-    def _take_seats(self) -> None:
-        """A chunk of prompts if one is due, more while more wait than sit. Seats left empty wait with the prompts.
-
-        Where no prompt waits, those behind move up.
-        """
-        holes = np.flatnonzero(self.lines[: len(self.seated)] == self.book.nobody).tolist()
-        while self.prompts.due(len(self.seated) - len(holes)):
-            with spanned(self.timeline, "prefill", device=True):
-                part, at = self.prompts.next_chunk(), list[int]()
-                for sitting in [s for s, _ in part if s.done]:
-                    at.append(holes.pop(0) if holes else len(self.seated))
-                    self.seated[at[-1] : at[-1] + 1] = [sitting]
-                    self._sit_down(sitting, at[-1])
-                self.prompts.run(part, at)
-            if len(self.prompts.waiting) <= len(self.seated) - len(holes):
-                break
-        if holes and not self.prompts.waiting:
-            self._move_up(holes)
-        elif holes:
-            self.seats.clear(holes)
-        self.seats.tell("live", len(self.seated))
-
-    def _sit_down(self, sitting: Sitting, seat: int) -> None:
-        request = sitting.request
-        prior = self.steering.prior(request.sampling)
-        sitting.line = self.lines[seat] = self.book.open(len(request.prompt_ids), sitting.room, prior)
-
-    def _move_up(self, holes: Sequence[int]) -> None:
-        """The last ones into the holes, ascending, before them."""
-        kept = len(self.seated) - len(holes)
-        behind = [i for i in range(kept, len(self.seated)) if not self.seated[i].left]
-        before = [hole for hole in holes if hole < kept]
-        if behind:
-            self.seats.move(behind, before)
-        for source, target in zip(behind, before, strict=True):
-            self.seated[target], self.lines[target] = self.seated[source], self.lines[source]
-        self.seats.clear(range(kept, len(self.seated)))
-        del self.seated[kept:]
-
     def _launch(self, begun: Stamp, sat: Stamp) -> Flight:
-        host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seated)
-        lines = self.lines[:n].copy()
-        context = int(self.book.held[lines].sum())
+        host, compiled, n = time.perf_counter(), self._compiles.total, len(self.seating)
+        book, lines = self.seating.book, self.seating.lines.copy()
+        context = int(book.held[lines].sum())
         with spanned(self.timeline, "plan"):
-            course = self.steering.course(self.book, lines, len(self.steps) + len(self._flights), context)
+            course = self.steering.course(book, lines, len(self.steps) + len(self._flights), context)
         ready = stamp(self.device)
         with spanned(self.timeline, "draft", device=True):
             self.seats.tell("budget", course.budget)
@@ -200,7 +159,7 @@ class Overlapped:
             copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)
             whole, real = copies or [x.clone().cpu() for x in left]  # which waits
         return Flight(
-            seated=tuple(self.seated), lines=lines, stays=self.book.stay[lines], course=course, tier=tier,
+            seated=tuple(self.seating.seated), lines=lines, stays=book.stay[lines], course=course, tier=tier,
             context=context, whole=whole, real=real, stamps=(begun, sat, ready, drafted, stamp(self.device)),
             host=time.perf_counter() - host, compiles=self._compiles.total - compiled,
         )  # fmt: skip
@@ -226,7 +185,7 @@ class Overlapped:
     def _hand_out(self, flight: Flight) -> StepRecord:
         """The round's results to its requests, whose seats and pages are free if they ended."""
         left, real = self._read(flight)
-        counts, book, step = dict(zip(COUNTS, left.T, strict=False)), self.book, len(self.steps)
+        counts, book, step = dict(zip(COUNTS, left.T, strict=False)), self.seating.book, len(self.steps)
         seats = self._begun(flight, counts)  # whose rounds count
         lines, put_out = flight.lines[seats], counts["delivered"][seats].copy()
         before, last = book.emitted[lines], np.zeros(len(seats), bool)
@@ -255,7 +214,7 @@ class Overlapped:
 
     def _begun(self, flight: Flight, counts: dict[str, Array]) -> Array:
         """Seats of the round whose requests go on; those new among them get their first token, which may be all."""
-        book = self.book
+        book = self.seating.book
         seats = book.going_on(flight.lines, flight.stays)
         fresh = seats[book.emitted[flight.lines[seats]] == 0].tolist()
         for seat in fresh:
@@ -321,12 +280,10 @@ class Overlapped:
 
     def _leave(self, sitting: Sitting) -> None:
         """Its pages are free; its seat is a hole until somebody takes it."""
-        request, sitting.left = sitting.request, True
+        request = sitting.request
         del self._running[request.id]
         self.pool.release(request.id)
-        if sitting.line >= 0:
-            self.lines[self.lines == sitting.line] = self.book.nobody
-            self.book.close(sitting.line)
+        self.seating.leave(sitting)
         self.finished.append(RequestRecord.of(request, sitting.admitted, sitting.first, self._now()))
 
     def now(self) -> float:

@@ -118,7 +118,7 @@ def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
     engine.cancel(requests[3])
     seen, choose = [], engine.steering.budgets.choose
     engine.steering.budgets.choose = lambda *given: (seen.append(given), choose(*given))[1]
-    now, newest, book, lines = 40, engine.book.seen.max(), engine.book, engine.lines[:4]
+    now, newest, book, lines = 40, engine.seating.book.seen.max(), engine.seating.book, engine.seating.lines
     course = engine.steering.course(book, lines, now, 100)
     ((survival, limits, _),) = seen
     assert survival.shape == (4, 4) and [bool(n) for n in limits] == [True, False, True, False]
