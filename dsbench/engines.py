@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dsbench.deployment import Deployment
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.arm import Arm
+from dsbench.runtime.arm import STEADY, Arm
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.device_errors import named_device_errors
@@ -16,7 +16,7 @@ from dsbench.runtime.engine import Engine
 from dsbench.runtime.executor import Executor
 from dsbench.runtime.graphs import make_executor, make_models
 from dsbench.runtime.loop import Loop
-from dsbench.runtime.overlap import STEADY, Overlapped
+from dsbench.runtime.overlap import Overlapped
 from dsbench.runtime.passes import Models
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.request import Request

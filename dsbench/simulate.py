@@ -20,7 +20,7 @@ from dsbench.metrics import cell_summary
 from dsbench.profiles.samples import samples_path
 from dsbench.ranges import parse_modes, parse_range, split_workloads
 from dsbench.replay import matching_trace, refuse_chains, trace_workload
-from dsbench.runtime.arm import Arm, parse_arm
+from dsbench.runtime.arm import STEADY, Arm, parse_arm
 from dsbench.runtime.budget import DEPTHS
 from dsbench.runtime.objective import Array
 from dsbench.runtime.records import RoundRecord, StepRecord
@@ -34,7 +34,6 @@ from dsbench.trace import Trace, TraceRow
 from dsbench.workloads.workload import Workload
 
 CODE = "simulated"  # instead of the sources that were measured
-OVERLAPS = ("full", "fixed", "argmax")  # policies whose rows are known before a round's drafts are
 UNTIMED_HOST = "every phase is waited for, and this table does not hold the host's time"
 UNTIMED_SLOTS = "short drafts are priced as whole blocks: this table does not time slots"
 
@@ -58,7 +57,7 @@ class Simulation:
     def pace(self, arm: Arm) -> Pace:
         """As the deployment that was profiled runs the arm."""
         lag, overlaps = self.config.budget_lag, self.costs.table.contract.get("executor") == "overlap"
-        if overlaps and arm.policy in OVERLAPS:
+        if overlaps and arm.policy in STEADY:
             age = lag or OVERLAPPED.age
             return Pace(delay=age - 1, age=age, waits=False)
         return replace(WAITING, age=lag)

@@ -42,7 +42,7 @@ def play(
     that are captured; full: planned arms draft the whole block.
     """
     budgets = None
-    if arm.policy == "argmax" and not pace.waits:
+    if arm.policy in ("argmax", "oracle") and not pace.waits:
         shallow = arm.commit == "all" and not full
         budgets = Budgets(costs.table, block, (*(d for d in depths if shallow and d < block), block), arm.weight)
     chooser = Chooser(

@@ -158,13 +158,18 @@ class Chooser:
     def _before(
         self, budgets: Budgets, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array
     ) -> Choice:
-        """Depth and rows from what the host has read; windows from the round's own confidences."""
+        """Depth and rows from what the host has read; windows from the round's own confidences.
+
+        An oracle's windows, and the rows for them, are what the text takes of the whole block.
+        """
         n = len(seats)
         read = number - 1 - self.pace.delay
         known = np.array([s.emitted(read) for s in seats])
         left = np.array([s.ended is None or s.ended > read for s in seats])
         prompts = np.array([s.script.prompt_tokens for s in seats])
         context = int((prompts + known - 1)[left].sum())
+        if self.arm.policy == "oracle":
+            return self._foreseen(budgets, seats, limits, context)
         past, priors = self._past(seats, number, np.cumprod(conditional, axis=1))
         room = np.array([s.script.room for s in seats])
         chosen = budgets.choose(past, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
@@ -176,6 +181,16 @@ class Chooser:
             depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
             rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=priors,
             age=self._age(seats, number),
+        )  # fmt: skip
+
+    def _foreseen(self, budgets: Budgets, seats: Sequence[Seat], limits: Array, context: int) -> Choice:
+        n, match = len(seats), np.array([s.match for s in seats])
+        rows = budgets.certain(int(np.minimum(match, limits).sum()), n, context).rows
+        survival = (np.arange(self.block) < match[:, None]).astype(np.float64)
+        window, whole = best_windows(survival, limits, rows - n), self.arm.commit == "window"
+        return Choice(
+            depth=np.full(n, self.block), window=window, sent=limits if whole else window, survival=survival,
+            rows=n * (self.block + 1) if whole else rows,
         )  # fmt: skip
 
     def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dsbench.errors import UsageError
 
 PLANNED = ("argmax", "free", "early-stop", "threshold", "oracle")
+STEADY = ("full", "fixed", "argmax", "oracle")  # policies whose windows no host need see: their rounds may overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

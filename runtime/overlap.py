@@ -20,7 +20,7 @@ import torch
 
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
-from dsbench.runtime.arm import Arm
+from dsbench.runtime.arm import STEADY, Arm
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.finish import extend
@@ -36,8 +36,6 @@ from dsbench.runtime.steady import Steady
 from dsbench.runtime.steering import Steering
 from dsbench.runtime.timeline import Timeline, spanned
 from dsbench.runtime.timing import Stamp, between, passed, sleep_until, stamp
-
-STEADY = ("full", "fixed", "argmax", "oracle")  # policies whose windows are the device's own
 
 
 class Overlapped:

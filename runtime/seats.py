@@ -172,7 +172,8 @@ class Seats:
         if self.shape.scripted and self.shape.block:
             kept.append((self.script, new.script))
         for mine, given in kept:
-            mine.index_copy_(0, new.at, given)
+            if mine.numel():  # without a drafter there are no maps
+                mine.index_copy_(0, new.at, given)
 
     def _sent(self, x: Tensor) -> Tensor:
         return x.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else x

@@ -88,8 +88,7 @@ def rounds_of_play(found):
 @pytest.mark.parametrize(
     ("mode", "slot"),
     [("none", 0.0), ("static", 0.0), ("static:2", 0.02), ("no-trim", 0.0), ("compact", 0.0), ("compact", 0.02),
-     ("compact:latency", 0.02),
-     ("cap-accept", 0.02)],
+     ("compact:latency", 0.02), ("compact:oracle", 0.02), ("cap-accept", 0.02), ("cap-accept:oracle", 0.0)],
 )  # fmt: skip
 def test_overlapped_rounds_are_the_engines_own(mode, slot):
     """Who is seated when, zombies, depths, windows, priors: all from the trace, the table and how late the host is."""
