@@ -68,7 +68,8 @@ class PromptRows:
         part, seats = self.part, self.seats
         return Newcomers(
             at=part["at"], first=first, start=part["start"], room=part["room"], seed=part["seed"], heeds=part["heeds"],
-            temperature=part["temperature"], table=self.pages, texts=part["texts"].view(PROMPTS, seats.recorded.shape[1]),
+            temperature=part["temperature"], table=self.pages,
+            texts=part["texts"].view(PROMPTS, seats.recorded.shape[1]),
             maps=part["maps"].view(PROMPTS, 4, seats.shape.block),
             script=part["script"].view(PROMPTS, *seats.script.shape[1:]),
         )  # fmt: skip
