@@ -93,16 +93,20 @@ stage_record() { # the acceptance that shape targets replay
     --out "$WORK/trace.draft" 2>"$WORK/record.log" || { tail -40 "$WORK/record.log"; return 1; }
   mv "$WORK/trace.draft" "$RESULTS/trace.parquet"
 }
-# NAME: of the run; SWEEP_TARGET, SWEEP_MODES, SWEEP_BATCHES, SWEEP_FLAGS. Rounds are too many to be kept.
+# NAME: of the run; SWEEP_TARGET, SWEEP_MODES, SWEEP_BATCHES, SWEEP_SETS, SWEEP_FLAGS. Rounds are too many to be kept. After
+# SWEEP_SECONDS it is stopped: what it has is kept, and a stage of the same name goes on with it.
 stage_sweep() {
-  local run=$WORK/run-${NAME:-sweep} resume=
+  local run=$WORK/run-${NAME:-sweep} resume= status=0
   if [ -d "$run" ]; then resume=--resume; fi
-  dsbench sweep --target "${SWEEP_TARGET:-smollm2-135m}" --mode "${SWEEP_MODES:-none,static:1,static:2,static:3,static,compact}" \
-    --batch "${SWEEP_BATCHES:-1,8,32,64,128,256}" --workload math,chat,poetry --out "$run" $resume ${SWEEP_FLAGS:-} \
-    >"$RESULTS/run-${NAME:-sweep}.txt" 2>"$RESULTS/run-${NAME:-sweep}.log" || { tail -20 "$RESULTS/run-${NAME:-sweep}.log"; return 1; }
+  timeout -s INT "${SWEEP_SECONDS:-3600}" "$PYTHON" -m dsbench sweep --target "${SWEEP_TARGET:-smollm2-135m}" --mode "${SWEEP_MODES:-none,static:1,static:2,static:3,static,compact}" \
+    --batch "${SWEEP_BATCHES:-1,8,32,64,128,256}" --workload "${SWEEP_SETS:-math,chat,poetry}" --out "$run" $resume ${SWEEP_FLAGS:-} \
+    >"$RESULTS/run-${NAME:-sweep}.txt" 2>"$RESULTS/run-${NAME:-sweep}.log" || status=$?
+  if [ "$status" -ne 0 ]; then tail -5 "$RESULTS/run-${NAME:-sweep}.log"; fi
+  [ -d "$run" ] || return 1
   dsbench plot "$run" --out "$WORK/pictures-${NAME:-sweep}" >>"$RESULTS/run-${NAME:-sweep}.log" 2>&1 || true
   tar czf "$RESULTS/run-${NAME:-sweep}.tgz" -C "$WORK" --exclude='rounds*.parquet' --exclude='*.svg' \
     "run-${NAME:-sweep}" $([ -d "$WORK/pictures-${NAME:-sweep}" ] && echo "pictures-${NAME:-sweep}")
+  [ "$status" -eq 0 ] || [ "$status" -eq 124 ]
 }
 # TRACE_TARGETS, TRACE_BATCHES, TRACE_FLAGS; shape targets replay the trace of stage record if it is there
 stage_trace() {
