@@ -22,6 +22,7 @@ CHAINS = "best mtp at each R"
 ENVELOPES = (ENVELOPE, OR_NONE, CHAINS)
 DARK, BROWN = "#00324f", "#7a4f00"
 CLOSE = 0.25  # fast ends nearer than this, as a log ratio on both axes, get their labels apart
+LEGEND, HANDLE = 135, 7  # letters that a row of the legend has room for, and that the line before a label takes
 
 
 def draw_frontier(
@@ -52,8 +53,8 @@ def draw_frontier(
     order = sorted(handles, key=lambda arm: (arm in ENVELOPES, arm_rank(arm)))
     labels = [f"{arm} (upper bound)" if "oracle" in arm else arm for arm in order]
     body.legend(
-        [handles[arm] for arm in order], labels, loc="outside lower center", ncols=min(6, -(-len(order) // 2)),
-        frameon=False,
+        [handles[arm] for arm in order], labels, loc="outside lower center", frameon=False,
+        ncols=legend_columns([len(label) for label in labels]),
     )  # fmt: skip
     return save(figure, out, name, formats)
 
@@ -97,6 +98,15 @@ def _panel(
     return handles
 
 
+def legend_columns(letters: Sequence[int]) -> int:
+    """The most columns, six at most and of two at least, in which labels of so many letters fit into the picture."""
+    for columns in range(min(6, -(-len(letters) // 2)), 1, -1):
+        widest = [int(part.max()) for part in np.array_split(np.array(letters), columns)]
+        if sum(widest) + HANDLE * len(widest) <= LEGEND:
+            return columns
+    return 1
+
+
 def free_corner(axes: Axes, points: Sequence[tuple[float, float]]) -> tuple[float, float, str, str]:
     """Where a short note hides the fewest points: lower left, or upper right. Axes fractions and alignments."""
     x, y = axes.transAxes.inverted().transform(axes.transData.transform(np.asarray(points, float))).T
@@ -136,7 +146,8 @@ def _turns(points: Sequence[Point]) -> str:
         return "compact, against none:\n" + "\n".join(facts)
     clear = sorted({word for word in words.values() if word in ("FASTER", "SLOWER")})
     where = ", ".join(str(batch) for batch, word in words.items() if clear and word == clear[0])
-    return f"compact, against none:\n{f'{clear[0]} at R {where}, no crossing' if clear else 'nowhere clearly apart'}"
+    fact = f"{clear[0]} at R {where},\nno crossing" if clear else "nowhere clearly apart"
+    return f"compact, against none:\n{fact}"
 
 
 def _ends(cells: Sequence[StoredCell], key: str) -> list[float]:

@@ -10,6 +10,7 @@ from synthetic_run import make_cell, write_synthetic_run
 from dsbench.errors import UsageError
 from dsbench.frontier import Point, against_best, crossings, dominators, envelope, gain_at, points_of
 from dsbench.frontier_table import show_frontier, standing, turns
+from dsbench.plots_frontier import legend_columns
 
 
 def point(arm, batch, speed, throughput, spread=0.001, prompts=9):
@@ -96,3 +97,9 @@ def test_the_best_is_chosen_on_one_half_and_the_oracle_is_compared(tmp_path, cap
         assert part in out
     with pytest.raises(UsageError, match="not in this run"):
         show_frontier(run.folder, arm="compact", base="mtp:1", workload="")
+
+
+def test_a_legend_has_as_many_columns_as_fit():
+    assert legend_columns([4, 6, 7]) == 2 and legend_columns([4]) == 1
+    assert legend_columns([4, 8, 8, 6, 5, 5, 7, 7, 28, 10, 41, 25, 18]) == 4, "six of them were cut at both sides"
+    assert legend_columns([130, 130]) == 1
