@@ -1,6 +1,6 @@
 """The cost table: what a decode step of a given shape costs on the machine it was measured on.
 
-    T(R, M, S) = bias + alpha(R) + theta(tier(M)) + kappa*S + walk*S/R
+    T(R, M, S) = bias + alpha(R) + theta(tier(M)) + (walk + walk_rise(R))*S/R + kappa*S
                  + draft_bias + draft(R) + draft_kappa*S  [seconds],
     less slot_bias + slot(R) for each slot of the sequential head that a shallower draft leaves out
 
@@ -64,8 +64,9 @@ class CostTable:
     alpha: Curve  # R -> seconds
     theta: Curve  # M (a tier where there are tiers) -> seconds
     tiers: tuple[int, ...] | None  # captured row totals; None: no padding, every M is a candidate
-    kappa: float = 0.0  # seconds per context token, >= 0
-    walk: float = 0.0  # seconds per token of the mean request's context, >= 0: one request's tokens come in turn
+    kappa: float = 0.0  # seconds per context token, >= 0; 0 where walk was measured
+    walk: float = 0.0  # seconds per token of the requests' mean context, >= 0, at the fewest requests
+    walk_rise: Curve = Curve((1,), (0.0,))  # R -> seconds more
 
     # the draft pass; no rows in it, since every request drafts the whole block
     draft_bias: float = 0.0  # seconds, >= 0
@@ -103,7 +104,7 @@ class CostTable:
         below = min(theta.mean_slope or flat, self.bias / theta.at[0])
         row_seconds = theta.value(round_up(rows, self.tiers), above=above, below=below)
         alpha_seconds = float(self.alpha.value(requests, above=self.alpha.outer_slope))
-        return self.bias + alpha_seconds + (self.kappa + self.walk / requests) * context + row_seconds
+        return self.bias + alpha_seconds + self.per_token(requests, drafts=False) * context + row_seconds
 
     def verify_seconds(self, shape: StepShape) -> float:
         """Seconds of the target's pass over the packed rows."""
@@ -121,7 +122,8 @@ class CostTable:
 
     def per_token(self, requests: int, *, drafts: bool) -> float:
         """Seconds that a context token more adds to a step of R requests."""
-        return self.kappa + self.walk / requests + (self.draft_kappa if drafts else 0.0)
+        walk = self.walk + float(self.walk_rise.value(requests, above=self.walk_rise.outer_slope))
+        return self.kappa + walk / requests + (self.draft_kappa if drafts else 0.0)
 
     def tier(self, rows: int) -> int:
         """The row total that really runs: the next captured tier, or `rows` itself without tiers or past the last."""
@@ -165,7 +167,7 @@ def load_cost_table(path: Path) -> CostTable:
 
 
 def _to_json(table: CostTable) -> dict[str, Any]:
-    curves = ("alpha", "theta", "draft", "slot")
+    curves = ("alpha", "theta", "walk_rise", "draft", "slot")
     body = {item.name: getattr(table, item.name) for item in fields(table)}
     knots = {name: {"at": list(body[name].at), "seconds": list(body[name].seconds)} for name in curves}
     box = {item.name: list(getattr(table.box, item.name)) for item in fields(table.box)}
@@ -175,7 +177,9 @@ def _to_json(table: CostTable) -> dict[str, Any]:
 def _from_json(body: dict[str, Any]) -> CostTable:
     names = {item.name for item in fields(CostTable)}
     only(body, names)
-    missing = sorted(names - set(body) - {"slot", "slot_bias", "walk"})  # tables of before these were measured
+    missing = sorted(
+        names - set(body) - {"slot", "slot_bias", "walk", "walk_rise"}
+    )  # tables of before these were measured
     if missing:
         raise ValueError(f"missing fields {', '.join(missing)}")
     only(body["box"], {"requests", "rows", "context"})
@@ -194,6 +198,7 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         tiers=None if body["tiers"] is None else tuple(map(int, body["tiers"])),
         kappa=float(body["kappa"]),
         walk=float(body.get("walk", 0.0)),
+        walk_rise=curve("walk_rise") if "walk_rise" in body else Curve((1,), (0.0,)),
         draft_bias=float(body["draft_bias"]),
         draft=curve("draft"),
         draft_kappa=float(body["draft_kappa"]),

@@ -151,6 +151,7 @@ def fit_cost_table(
         tiers=tiers,
         kappa=verify.kappa,
         walk=verify.walk,
+        walk_rise=verify.rise,
         draft_bias=draft.bias if draft else 0.0,
         draft=draft.curves[0] if draft else Curve((1,), (0.0,)),
         draft_kappa=draft.kappa if draft else 0.0,

@@ -69,9 +69,9 @@ def fit(samples, tiers=TIERS):
 
 
 def test_a_step_costs_the_sum_of_its_parts():
-    table = make_table(walk=4e-6)
+    table = make_table(walk=3e-6, walk_rise=Curve.of({1: 0.0, 7: 3e-6}))  # half of the way
     shape = StepShape(requests=4, rows=9, context=1000)  # tier 16; alpha 3/7 of the way
-    verify = 0.010 + 0.002 * 3 / 7 + 0.004 + 1e-6 * 1000 + 4e-6 * 250
+    verify = 0.010 + 0.002 * 3 / 7 + 0.004 + 1e-6 * 1000 + 4.5e-6 * 250
     draft = 0.002 + 0.0007 * 3 / 7 + 1e-7 * 1000
     assert table.verify_seconds(shape) == pytest.approx(verify, rel=1e-12)
     assert table.draft_seconds(4, 1000) == pytest.approx(draft, rel=1e-12)
@@ -216,7 +216,8 @@ def test_a_noisy_staircase_is_recovered():
     for requests, rows, context in [(1, 5, 1000), (8, 33, 4000), (24, 100, 20000), (32, 256, 8192), (16, 97, 5000)]:
         shape = StepShape(requests, rows, context)
         assert table.verify_seconds(shape) == pytest.approx(law(requests, rows, context), rel=0.03)
-    assert table.kappa == pytest.approx(2e-8, rel=0.15)
+    for requests in (2, 8, 32):
+        assert table.per_token(requests, drafts=False) == pytest.approx(2e-8, rel=0.15)
     assert table.draft_seconds(20, 10_000) == pytest.approx(0.001 + 2e-4 + 1e-4, rel=1e-4)
     assert report.draft.heldout_p95 < 1e-4
     assert table.provenance["date"] == "today" and table.provenance["fit_confounded"] == "none"
@@ -225,7 +226,8 @@ def test_a_noisy_staircase_is_recovered():
 def test_what_a_context_costs_each_request_is_told_from_what_it_costs_in_all():
     table, report = fit(staircase_samples(walk=4e-7))
     assert report.confounded == () and report.verify.heldout_p95 < 0.04
-    assert table.walk == pytest.approx(4e-7, rel=0.1) and table.kappa == pytest.approx(2e-8, rel=0.15)
+    for requests in (1, 8, 32):
+        assert table.per_token(requests, drafts=False) == pytest.approx(2e-8 + 4e-7 / requests, rel=0.1)
     for requests, rows, context in [(1, 8, 3000), (32, 256, 96_000)]:
         wanted = law(requests, rows, context, walk=4e-7)
         assert table.verify_seconds(StepShape(requests, rows, context)) == pytest.approx(wanted, rel=0.03)
