@@ -160,7 +160,7 @@ class Chooser:
     ) -> Choice:
         """Depth and rows from what the host has read; windows from the round's own confidences.
 
-        An oracle's windows, and the rows for them, are what the text takes of the whole block.
+        An oracle's windows, and the rows for them, are what the text takes of the block.
         """
         n = len(seats)
         read = number - 1 - self.pace.delay
@@ -168,10 +168,12 @@ class Chooser:
         left = np.array([s.ended is None or s.ended > read for s in seats])
         prompts = np.array([s.script.prompt_tokens for s in seats])
         context = int((prompts + known - 1)[left].sum())
-        if self.arm.policy == "oracle":
-            return self._foreseen(budgets, seats, limits, context)
-        past, priors = self._past(seats, number, np.cumprod(conditional, axis=1))
         room = np.array([s.script.room for s in seats])
+        if self.arm.policy == "oracle":
+            usual = np.tile(self.prior, (n, 1))
+            deep = budgets.foresight(usual, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
+            return self._foreseen(budgets, seats, np.minimum(limits, deep), deep, context)
+        past, priors = self._past(seats, number, np.cumprod(conditional, axis=1))
         chosen = budgets.choose(past, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
         own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
         survival = np.cumprod(own, axis=1)
@@ -183,14 +185,14 @@ class Chooser:
             age=self._age(seats, number),
         )  # fmt: skip
 
-    def _foreseen(self, budgets: Budgets, seats: Sequence[Seat], limits: Array, context: int) -> Choice:
+    def _foreseen(self, budgets: Budgets, seats: Sequence[Seat], limits: Array, depth: int, context: int) -> Choice:
         n, match = len(seats), np.array([s.match for s in seats])
-        rows = budgets.certain(int(np.minimum(match, limits).sum()), n, context).rows
+        rows = budgets.certain(int(np.minimum(match, limits).sum()), depth, n, context).rows
         survival = (np.arange(self.block) < match[:, None]).astype(np.float64)
         window, whole = best_windows(survival, limits, rows - n), self.arm.commit == "window"
         return Choice(
-            depth=np.full(n, self.block), window=window, sent=limits if whole else window, survival=survival,
-            rows=n * (self.block + 1) if whole else rows,
+            depth=np.full(n, depth), window=window, sent=limits if whole else window, survival=survival,
+            rows=n * (depth + 1) if whole else rows,
         )  # fmt: skip
 
     def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:

@@ -96,13 +96,22 @@ class Budgets:
             best = best_of(_joined(found), seconds.ravel(), self.weight)
         return self._choice(priced, best, seconds)
 
-    def certain(self, taken: int, requests: int, context: int) -> Choice:
-        """Of whole blocks, of which `taken` drafts over all are known to be accepted: the most tokens a second."""
+    def foresight(self, survival: Array, limits: Array, context: int) -> int:
+        """The depth whose drafts, once it is known which of them are accepted, promise the most tokens a second."""
+        requests, priced = len(limits), self.priced(len(limits))
+        worth = np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0).sum(axis=0)
+        taken = np.array([worth[:depth].sum() for depth in self.depths])[:, None]
+        seconds = priced.seconds + priced.per_token * context
+        rates = np.minimum(priced.rows, requests + taken) / seconds
+        return self.depths[int(np.argmax(rates.max(axis=1)))]
+
+    def certain(self, taken: int, depth: int, requests: int, context: int) -> Choice:
+        """Of blocks of a depth, of which `taken` drafts over all are known to be accepted: the most tokens a second."""
         priced = self.priced(requests)
-        seconds = priced.seconds[-1] + priced.per_token * context
+        seconds = priced.seconds[self.depths.index(depth)] + priced.per_token * context
         best = int(np.argmax(np.minimum(priced.rows, requests + taken) / seconds))
         rows = min(int(priced.rows[best]), requests + taken)
-        return Choice(depth=self.depths[-1], rows=rows, seconds=float(seconds[best]))
+        return Choice(depth=depth, rows=rows, seconds=float(seconds[best]))
 
     def _choice(self, priced: Priced, best: int, seconds: Array) -> Choice:
         depth, at = divmod(best, len(priced.rows))

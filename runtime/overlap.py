@@ -199,7 +199,8 @@ class Overlapped:
                 put_out[i], last[i] = len(request.output) - known, request.finished
             else:
                 request.output += mine[:count]
-        book.enter(lines, put_out, real[seats, 2], step)
+        # what an oracle leaves are certainties of a round that is over: its depth goes by what is usual
+        book.enter(lines, put_out, book.survival[lines] if self.steering.foresees else real[seats, 2], step)
         landed = Landed(
             flight=flight, step=step, seats=seats, before=before, put_out=put_out, last=last, left=left, real=real
         )

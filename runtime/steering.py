@@ -58,9 +58,11 @@ class Steering:
     def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
         """Of the round `step`, over seats with these lines of the book and `context` tokens in all."""
         whole = Course(depth=self.cap, budget=len(lines) * self.cap)
-        if self.budgets is None or self.foresees:
+        if self.budgets is None:
             return whole
         budgets = self.budgets
+        if self.foresees:
+            return self.attempt("the oracle's depth", lambda: self._deep(budgets, book, lines, context), whole)
         return self.attempt("the budget", lambda: self._chosen(budgets, book, lines, step, context), whole)
 
     def foreseen(self, course: Course, seats: int, taken: Callable[[], int], context: int) -> Course:
@@ -70,9 +72,13 @@ class Steering:
             return course
 
         def chosen() -> Course:
-            return replace(course, budget=budgets.certain(taken(), seats, context).rows - seats)
+            return replace(course, budget=budgets.certain(taken(), course.depth, seats, context).rows - seats)
 
         return self.attempt("the oracle's budget", chosen, course)
+
+    def _deep(self, budgets: Budgets, book: Book, lines: Array, context: int) -> Course:
+        depth = budgets.foresight(book.survival[lines], book.limits(lines, self.cap), context)
+        return Course(depth=depth, budget=len(lines) * depth)
 
     def _chosen(self, budgets: Budgets, book: Book, lines: Array, step: int, context: int) -> Course:
         choice = budgets.choose(book.survival[lines], book.limits(lines, self.cap), context)
