@@ -99,7 +99,7 @@ class Budgets:
     def foresight(self, survival: Array, limits: Array, context: int) -> int:
         """The depth whose drafts, once it is known which of them are accepted, promise the most tokens a second."""
         requests, priced = len(limits), self.priced(len(limits))
-        worth = np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0).sum(axis=0)
+        worth = self._worth(survival, limits).sum(axis=0)
         taken = np.array([worth[:depth].sum() for depth in self.depths])[:, None]
         seconds = priced.seconds + priced.per_token * context
         rates = np.minimum(priced.rows, requests + taken) / seconds
@@ -120,14 +120,19 @@ class Budgets:
     def _expected(self, survival: Array, limits: Array, rows: Array) -> Array:
         """Tokens [depths, m] of each depth's likeliest drafts, as `outlook` has them: what may not be, adds nothing."""
         requests = len(limits)
-        worth = np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0)
-        lost = (worth * self._within).reshape(len(self.depths), -1)  # below 0, so that the likeliest sort first
+        lost = (self._worth(survival, limits) * self._within).reshape(
+            len(self.depths), -1
+        )  # below 0, so that the likeliest sort first
         lost.sort(axis=1)
         np.cumsum(lost, axis=1, out=lost)
         expected = np.full((len(self.depths), len(rows)), float(requests))
         some = rows > requests
         expected[:, some] -= lost[:, (rows - requests)[some] - 1]
         return expected
+
+    def _worth(self, survival: Array, limits: Array) -> Array:
+        """Tokens [R, G] expected of each draft; none of what may not be verified, or is no number."""
+        return np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0)
 
     def priced(self, requests: int) -> Priced:
         if requests not in self._priced:

@@ -143,15 +143,14 @@ class Overlapped:
             course = self.steering.course(book, lines, len(self.steps) + len(self._flights), context)
         ready = stamp(self.device)
         with spanned(self.timeline, "draft", device=True):
-            self.seats.tell("budget", course.budget)
             self.seats.tell("cap", course.depth)
             self.steady.draft(n, course.depth)
         drafted = stamp(self.device)
         if self.steering.foresees:
             course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
-            self.seats.tell("budget", course.budget)
         every = n * (course.depth + 1)
         with spanned(self.timeline, "verify", device=True):
+            self.seats.tell("budget", course.budget)
             tier = self.steady.verify(n, every if self.arm.commit == "window" else n + course.budget)
             left = (self.seats.whole_left[:n], self.seats.real_left[:n])
             copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)

@@ -80,12 +80,17 @@ class PromptRows:
             "slots": -1, "texts": -1, "room": 1, "at": self.seats.shape.seats, "cu_rows": int(whole["cu_rows"][-1]),
         }  # fmt: skip
         for mine, sizes, given in ((self.whole, self.whole_sizes, whole), (self.real, self.real_sizes, real)):
-            host = torch.empty(mine.shape, dtype=mine.dtype, pin_memory=mine.device.type == "cuda")
+            host = _staged(mine)
             for name, part in zip(sizes, np.split(host.numpy(), np.cumsum(list(sizes.values()))[:-1]), strict=True):
                 values = given.get(name, NOTHING).reshape(-1)
                 part[: len(values)], part[len(values) :] = values, filler.get(name, 0)
             mine.copy_(host, non_blocking=True)
-        host = torch.empty(self.pages.shape, dtype=torch.int32, pin_memory=self.pages.device.type == "cuda")
+        host = _staged(self.pages)
         host.fill_(self.seats.nobody)
         host[: len(pages), : pages.shape[1]] = torch.from_numpy(pages)
         self.pages.copy_(host, non_blocking=True)
+
+
+def _staged(x: Tensor) -> Tensor:
+    """Memory on the host that is sent to x without a wait."""
+    return torch.empty(x.shape, dtype=x.dtype, pin_memory=x.device.type == "cuda")
