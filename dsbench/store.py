@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 TABLES = ("steps", "rounds", "requests")
 FACTS = "repeat.json"  # of a repeat: its place in the order, warm-up, what else ran on the machine
-DRAFTS = ("cells/*/.rep-*", "cells/*/.cell.json.*", "texts/.*.parquet.*", ".run.json.*", ".summary.csv.*", ".cost.*")
+DRAFTS = (
+    "cells/*/.rep-*", "cells/*/.cell.json.*", "texts/.*.parquet.*", ".run.json.*", ".summary.csv.*", ".cost.*",
+    ".writable-*",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +152,7 @@ class RunStore:
                 (folder / "texts").mkdir(exist_ok=True)
                 probe = folder / f".writable-{os.getpid()}"
                 probe.touch()
-                probe.unlink()
+                probe.unlink(missing_ok=True)  # who mends the run may have taken it for a leftover
             except OSError as problem:
                 raise UsageError(f"cannot write to {folder}: {problem.strerror}", hint="name another --out") from None
         elif not (folder / "run.json").exists():
@@ -176,7 +179,7 @@ class RunStore:
         """Removes half-written files, and repeats whose tables cannot be read; returns the latter, in words."""
         for pattern in DRAFTS:
             for path in self.folder.glob(pattern):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         lost = []
         for path in sorted(self.folder.glob("cells/*/rep-*")):
             if not _readable(path):

@@ -135,3 +135,9 @@ def test_a_cell_of_the_right_types_is_no_fault(whole):
 def test_a_run_without_settings_cannot_be_gone_on_with(tmp_path):
     with pytest.raises(UsageError, match="does not say its settings"):
         check_settings({"schema": 1}, None, tmp_path)  # type: ignore[arg-type]
+
+
+def test_what_a_kill_leaves_of_opening_a_run_is_mended(tmp_path):
+    store = RunStore(tmp_path / "r", create=True)
+    (store.folder / ".writable-1").touch()
+    assert store.mend() == [] and list(store.folder.glob(".*")) == []
