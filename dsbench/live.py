@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from dsbench.metrics import AFTER_A_FAILURE, fallbacks
+from dsbench.metrics import AFTER_A_FAILURE, fallbacks, round_seconds
 from dsbench.sweep_run import Measured, Task
 from dsbench.writing import note
 
@@ -96,7 +96,7 @@ def progress(modes: Sequence[str], batches: Sequence[int], *, total: int) -> Gri
 def pace_of(measured: Measured) -> float:
     """Tokens/s of all steps of the repeat, prompts not counted: a sign of life, not the cell's throughput."""
     steps = measured.tables["steps"]
-    return float(steps["delivered"].sum() / max(steps["seconds"].sum(), 1e-9))
+    return float(steps["delivered"].sum() / max(round_seconds(steps).sum(), 1e-9))
 
 
 def _tell_failures(measured: Measured) -> None:

@@ -12,9 +12,11 @@ NARROW, NARROW_ROWS, WIDE_ROWS = 1024, 896, 1
 SMALL_ROWS, SMALL_WEIGHTS = 0, 4_000_000  # rows up to which a product of so many weights is not the library's
 WHOLE_HEADS = 1024  # hidden sizes up to which heads that are normed are turned where they are made
 MULTIPROCESSORS = 132
-ROWS, OUTPUTS = (128, 64), (128, 64, 32)  # of a tile: lower ones were slower even for a dozen rows
+ROWS, OUTPUTS = (128, 64), (128, 64, 32)  # of a tile of more than a few rows
 LONG, LONG_OUTPUTS = 1024, (32,)  # inner sizes from which a tile is narrow: 64 outputs took twice as long
-ALONE = 8  # rows up to which each has programs of its own, which read the weights again
+ALONE = 4  # rows up to which each has programs of its own, which read the weights again
+FEW, FEW_ROWS = 8, 16  # rows of a tile whose weights are all in flight at once, and up to which there are such tiles
+FEW_OUTPUTS, HELD = 16, 128  # outputs of such a tile, and weights of a thread: half or twice as many were slower
 ONE = (16, 8, 4, 2)  # outputs of a program for one row
 FILL, WIDE_FILL = 100, 200  # programs that its product should have; one of SMALL_WEIGHTS
 CHUNK = 2048  # weights of an output that are in flight at once, of one row
@@ -25,13 +27,14 @@ STAGES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """BM rows by BN outputs, BK of K at a time."""
+    """BM rows by BN outputs, BK of K at a time; of a few rows in as many slices as there are warps."""
 
     rows: int
     outputs: int
     inner: int
     warps: int
     stages: int
+    slices: int = 0
 
 
 def fuses(hidden: int, rows: int) -> bool:
@@ -56,6 +59,8 @@ def tile_for(rows: int, outputs: int, inner: int, *, whole: int = 0, size: int =
     """
     if rows <= ALONE and not whole:
         return _of_one(rows, outputs, inner)
+    if rows <= FEW_ROWS and not whole:
+        return _of_few(inner)
     widths = (whole,) if whole else LONG_OUTPUTS if inner >= LONG else OUTPUTS
     sizes = [(m, n) for m in ROWS if m == ROWS[-1] or m <= rows for n in widths]
     m, n = min(sizes, key=lambda size: _reads(rows, outputs, *size))
@@ -78,6 +83,13 @@ def _of_one(rows: int, outputs: int, inner: int) -> Tile:
     wide = next((n for n in ONE if outputs >= n * fill and n * depth <= 16_384), ONE[-1])
     warps = max(1, min(8, max(depth // 256, wide * depth // 2048)))
     return Tile(rows=1, outputs=wide, inner=depth, warps=warps, stages=1)
+
+
+def _of_few(inner: int) -> Tile:
+    """A slice is 16 numbers of K at least, the depth of a tensor core's product."""
+    depth = max(32, min(CHUNK, _power(inner)))
+    warps = max(1, min(FEW_OUTPUTS * depth // (32 * HELD), depth // 16))
+    return Tile(rows=FEW, outputs=FEW_OUTPUTS, inner=depth, warps=warps, stages=1, slices=warps)
 
 
 def _power(n: int) -> int:

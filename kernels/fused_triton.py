@@ -39,7 +39,7 @@ def _qkv_kernel(
     p_a, p_squares, p_w, p_cos, p_sin, p_position, p_slot, p_q_norm, p_k_norm, p_q, p_keys, p_values, m, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, T: tl.constexpr,
     PADDED: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    FETCH: tl.constexpr, PDL: tl.constexpr,
+    SLICES: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Some numbers of one head, each beside the one that it turns with. What is small is asked for before the sums."""
     BE: tl.constexpr = BN // 2
@@ -48,14 +48,14 @@ def _qkv_kernel(
     o_m, o_n = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     head, first = tl.program_id(1) // A_HEAD, tl.program_id(1) % A_HEAD * BE
     o_w, b_held = head * 2 * HALF + first + o_n // 2 + o_n % 2 * HALF, first + o_n // 2 < HALF
-    b_w, b_a = begin(p_a, p_w, o_w, b_held, K, BM, BK, FETCH, PDL)
+    b_w, b_a = begin(p_a, p_w, o_w, b_held, K, BM, BK, SLICES, FETCH, PDL)
     o_e, there = first + tl.arange(0, BE), o_m < m
     kept = there[:, None] & (o_e < HALF)[None, :]
     b_at, b_slot = tl.load(p_position + o_m, mask=there, other=0), tl.load(p_slot + o_m, mask=there, other=-1)
     b_scale = scale(p_squares, o_m, m, eps, K, T, PADDED)
     o_angle, turned = b_at[:, None] * HALF + o_e[None, :], kept & (head < HEADS + KV_HEADS)
     b_cos, b_sin = tl.load(p_cos + o_angle, mask=turned, other=1.0), tl.load(p_sin + o_angle, mask=turned, other=0.0)
-    b_y = product(b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K, BM, BN, BK) * b_scale
+    b_y = product(b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K, BM, BN, BK, SLICES) * b_scale
     b_a, b_b = _halves(b_y, DTYPE, BM, BE)
     if p_q_norm is not None:  # noqa: SIM102  compiled or not, so a condition of its own
         if head < HEADS:
@@ -81,7 +81,7 @@ def _qkv_kernel(
 @triton.jit(do_not_specialize=["m"])
 def _gate_kernel(
     p_a, p_squares, p_w, p_out, m, eps, WIDTH: tl.constexpr, T: tl.constexpr, PADDED: tl.constexpr, K: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """BN / 2 numbers of the MLP's width: gates and ups side by side."""
     BE: tl.constexpr = BN // 2
@@ -89,9 +89,9 @@ def _gate_kernel(
     o_m, o_n = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     first = tl.program_id(1) * BE
     o_w, b_held = first + o_n // 2 + o_n % 2 * WIDTH, first + o_n // 2 < WIDTH
-    b_w, b_a = begin(p_a, p_w, o_w, b_held, K, BM, BK, FETCH, PDL)
+    b_w, b_a = begin(p_a, p_w, o_w, b_held, K, BM, BK, SLICES, FETCH, PDL)
     b_scale = scale(p_squares, o_m, m, eps, K, T, PADDED)
-    b_y = product(b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K, BM, BN, BK) * b_scale
+    b_y = product(b_w, b_a, p_a, p_w, o_m, m, o_w, b_held, K, BM, BN, BK, SLICES) * b_scale
     b_gate, b_up = _halves(b_y, DTYPE, BM, BE)
     b_gate = (b_gate / (1.0 + tl.exp(-b_gate))).to(DTYPE).to(tl.float32)
     o_i = first + tl.arange(0, BE)
@@ -103,20 +103,20 @@ def _gate_kernel(
 def _product_kernel(
     p_a, p_squares, p_w, p_x, p_gain, p_out, p_gained, p_made, m, eps, N: tl.constexpr, T: tl.constexpr,
     PADDED: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    FETCH: tl.constexpr, PDL: tl.constexpr,
+    SLICES: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """BN outputs; with p_squares of normed rows; with p_x added to it, times a gain too, and its squares summed."""
     DTYPE: tl.constexpr = p_out.dtype.element_ty
     o_m, o_n = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
     b_held = o_n < N
     kept, o_y = (o_m < m)[:, None] & b_held[None, :], o_m.to(tl.int64)[:, None] * N + o_n[None, :]
-    b_w, b_a = begin(p_a, p_w, o_n, b_held, K, BM, BK, FETCH, PDL)
+    b_w, b_a = begin(p_a, p_w, o_n, b_held, K, BM, BK, SLICES, FETCH, PDL)
     if p_squares is not None:
         b_scale = scale(p_squares, o_m, m, eps, K, T, PADDED)
     if p_x is not None:
         b_x = tl.load(p_x + o_y, mask=kept, other=0.0).to(tl.float32)
         b_gain = tl.load(p_gain + o_n, mask=b_held, other=0.0).to(tl.float32)[None, :]
-    b_y = product(b_w, b_a, p_a, p_w, o_m, m, o_n, b_held, K, BM, BN, BK)
+    b_y = product(b_w, b_a, p_a, p_w, o_m, m, o_n, b_held, K, BM, BN, BK, SLICES)
     if p_squares is not None:
         b_y = b_y * b_scale
     b_y = b_y.to(DTYPE)
@@ -153,7 +153,7 @@ def _options(tile: Tile, inner: int, device: torch.device, squares: Tensor | Non
     parts = 1 if squares is None else squares.shape[1]
     span = min(SPAN, triton.next_power_of_2(inner))
     return {
-        "K": inner, "BM": tile.rows, "BN": tile.outputs, "BK": tile.inner,
+        "K": inner, "BM": tile.rows, "BN": tile.outputs, "BK": tile.inner, "SLICES": tile.slices,
         "T": parts, "PADDED": triton.next_power_of_2(parts), "FETCH": span if span >= 32 else 0,
         "num_warps": tile.warps, "num_stages": tile.stages, **chained(device),
     }  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 
-from dsbench.kernels.fused_tiles import ALONE, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
+from dsbench.kernels.fused_tiles import ALONE, FEW_ROWS, NARROW, NARROW_ROWS, SHARED, fuses, tile_for, turns_in_product
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.drafters import dspark, mtp
 from dsbench.runtime.state import PoolShape, StatePool
@@ -77,13 +77,18 @@ def test_tiles_fit_into_shared_memory_and_registers(rows, inner, outputs):
         assert bytes_held <= SHARED and tile.rows * tile.outputs <= 64 * 32 * tile.warps
     else:
         assert tile.inner & (tile.inner - 1) == 0 and tile.inner * tile.outputs <= 16_384
+    assert (tile.slices > 0) == (ALONE < rows <= FEW_ROWS)
+    if tile.slices:  # a warp's slice is a tensor core's depth at least, a thread's weights stay in registers
+        assert tile.slices == tile.warps and tile.inner // tile.slices >= 16
+        assert tile.inner * tile.outputs <= 128 * 32 * tile.warps and tile.rows * tile.inner * 2 <= SHARED
 
 
 @pytest.mark.parametrize(
     ("rows", "outputs", "inner", "size"),
     [
-        (16, 960, 576, (64, 32)), (64, 3072, 576, (64, 32)), (256, 3072, 576, (128, 64)), (512, 576, 576, (64, 64)),
-        (384, 3072, 576, (128, 128)), (256, 576, 1536, (64, 32)), (640, 576, 1536, (128, 32)),
+        (16, 960, 576, (8, 16)), (24, 960, 576, (64, 32)), (64, 3072, 576, (64, 32)), (256, 3072, 576, (128, 64)),
+        (512, 576, 576, (64, 64)), (384, 3072, 576, (128, 128)), (256, 576, 1536, (64, 32)),
+        (640, 576, 1536, (128, 32)),
     ],
 )  # fmt: skip
 def test_tiles_share_a_product_out_over_the_multiprocessors(rows, outputs, inner, size):
