@@ -16,6 +16,7 @@ from dsbench.runtime.arm import Arm
 from dsbench.runtime.budget import Budgets
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.objective import Array
+from dsbench.runtime.recent import Recent
 from dsbench.simulated_costs import Costs
 from dsbench.simulated_plan import Choice, Chooser, Pace, Script, Seat
 from dsbench.simulated_records import HANDED, Delivered, Spent, request_row, round_row, step_row
@@ -46,8 +47,9 @@ def play(
         shallow = arm.commit == "all" and not full
         budgets = Budgets(costs.table, block, (*(d for d in depths if shallow and d < block), block), arm.weight)
     chooser = Chooser(
-        arm=arm, block=block, table=costs.table, pace=pace, prior=prior[:block], budgets=budgets, full=full
-    )
+        arm=arm, block=block, table=costs.table, pace=pace, prior=prior[:block], budgets=budgets, full=full,
+        recent=Recent(block),
+    )  # fmt: skip
     loop = _Loop(chooser=chooser, costs=costs)
     waiting, open_ids = deque(queue), set(until)
     while open_ids:

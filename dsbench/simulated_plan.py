@@ -15,6 +15,7 @@ from dsbench.runtime.arm import Arm
 from dsbench.runtime.budget import Budgets, early_stop, want_tier
 from dsbench.runtime.config import CHUNKS, LAG, PATIENCE, PROMPTS, SHARE
 from dsbench.runtime.objective import Array
+from dsbench.runtime.recent import Recent
 from dsbench.virtual_clock import best_windows
 
 
@@ -128,7 +129,8 @@ class Choice:
 class Chooser:
     """An arm's policy. prior: survival [G] of a request that nothing is known of.
 
-    budgets: of an arm that chooses depth and rows before a round is launched. full: it drafts the whole block always.
+    budgets: of an arm that chooses depth and rows before a round is launched, by `recent` ones. full: it drafts the
+    whole block always.
     """
 
     arm: Arm
@@ -138,6 +140,7 @@ class Chooser:
     prior: Array
     budgets: Budgets | None
     full: bool
+    recent: Recent
 
     def choose(self, seats: Sequence[Seat], number: int) -> Choice:
         """Of round `number`, for everybody that sits, zombies included."""
@@ -173,15 +176,17 @@ class Chooser:
             usual = np.tile(self.prior, (n, 1))
             deep = budgets.foresight(usual, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
             return self._foreseen(budgets, seats, np.minimum(limits, deep), deep, context)
-        past, priors = self._past(seats, number, np.cumprod(conditional, axis=1))
-        chosen = budgets.choose(past, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
+        past, unread = self._past(seats, number, np.cumprod(conditional, axis=1))
+        open_to = np.where(left, np.clip(room - known - 1, 0, self.block), 0)
+        sets = self.recent.sets(past, ~unread & (open_to > 0)) if self.pace.age else past
+        chosen = budgets.choose(sets, open_to, context)
         own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
         survival = np.cumprod(own, axis=1)
         cap = np.minimum(limits, chosen.depth)
         window, whole = best_windows(survival, cap, chosen.rows - n), self.arm.commit == "window"
         return Choice(
             depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
-            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=priors,
+            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=int(unread.sum()),
             age=self._age(seats, number),
         )  # fmt: skip
 
@@ -205,7 +210,7 @@ class Chooser:
             depth = np.full(n, depth.max()) if policy == "free" else depth
         column = np.arange(self.block)
         own = np.where(column < depth[:, None], conditional, free)
-        survival, cap, priors = np.cumprod(own, axis=1), np.minimum(limits, depth), 0
+        survival, cap, unread = np.cumprod(own, axis=1), np.minimum(limits, depth), np.zeros(n, bool)
         if policy == "threshold":
             window = np.minimum(np.cumprod(own >= self.arm.threshold, axis=1).sum(axis=1), cap)
         elif policy == "early-stop":
@@ -213,12 +218,14 @@ class Chooser:
         else:
             if policy == "oracle":
                 survival = (column < np.array([s.match for s in seats])[:, None]).astype(np.float64)
-            past, priors = (seen, 0) if policy == "free" else self._past(seats, number, survival)
+            past, unread = (seen, unread) if policy == "free" else self._past(seats, number, survival)
             window = best_windows(survival, cap, want_tier(past, cap, self.table, context, self.arm.weight).rows - n)
         sent = cap if self.arm.commit == "window" else window
         rows = n + int(sent.sum())
         age = self.pace.age if policy == "argmax" else 0
-        return Choice(depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=priors, age=age)
+        return Choice(
+            depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=int(unread.sum()), age=age
+        )
 
     def _age(self, seats: Sequence[Seat], number: int) -> int:
         """Rounds since the oldest confidences behind the budget."""
@@ -226,9 +233,9 @@ class Chooser:
         found = [s.seen(number - self.pace.age) for s in seats if s.ended is None or s.ended > read]
         return max((number - f for f in found if f is not None), default=0)
 
-    def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, int]:
-        """Survival [R, G] that is `age` rounds old, and how many requests had none."""
+    def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, Array]:
+        """Survival [R, G] that is `age` rounds old, and whose is a prior: nothing of theirs was read. [R]"""
         if self.pace.age == 0 or self.arm.policy == "oracle":
-            return own, 0
+            return own, np.zeros(len(seats), bool)
         found = [s.survival(number - self.pace.age) for s in seats]
-        return np.stack([self.prior if f is None else f for f in found]), sum(f is None for f in found)
+        return np.stack([self.prior if f is None else f for f in found]), np.array([f is None for f in found])

@@ -16,6 +16,7 @@ import numpy as np
 from dsbench.profiles.cost import CostTable
 from dsbench.runtime.budget import DEPTHS, Budgets
 from dsbench.runtime.objective import Array
+from dsbench.runtime.recent import Recent
 from dsbench.trace import TraceRow
 
 
@@ -67,9 +68,9 @@ class Clocked:
 
     def __init__(self, texts: Texts, table: CostTable, *, batch: int, age: int, free: bool, late: int) -> None:
         block = texts.passes.shape[1]
-        self.texts, self.batch, self.free, self.late = texts, batch, free, late
+        self.texts, self.batch, self.age, self.free, self.late = texts, batch, age, free, late
         self.budgets = Budgets(table, block, (*(d for d in DEPTHS if d < block), block))
-        self.block, self.served = block, 0  # requests that have sat down
+        self.recent, self.block, self.served = Recent(block), block, 0  # requests that have sat down
         self.text, self.order = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
         self.out, self.over = np.zeros(batch, np.int64), np.zeros(batch, np.int64)  # tokens; rounds since the end
         self.since = np.zeros(batch)
@@ -101,7 +102,9 @@ class Clocked:
         told = np.cumprod(texts.free[at] if self.free else passes, axis=1)
         self.known.append((told, self.out.copy()))
         survival, out = self.known[0]
-        choice = self.budgets.choose(survival, np.clip(size - out - 1, 0, self.block), context)
+        limits = np.clip(size - out - 1, 0, self.block)
+        sets = self.recent.sets(survival, (out > 0) & (limits > 0)) if self.age else survival
+        choice = self.budgets.choose(sets, limits, context)
         undrafted = np.arange(self.block) >= choice.depth
         current = np.cumprod(np.where(undrafted, texts.free[at], passes), axis=1)
         limits = np.where(live, np.clip(size - self.out - 1, 0, choice.depth), 0)

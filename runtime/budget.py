@@ -86,13 +86,13 @@ class Budgets:
         self._priced: dict[int, Priced] = {}
 
     def choose(self, survival: Array, limits: Array, context: int) -> Choice:
-        """survival [R, G] non-increasing along a request, limits [R] drafts allowed."""
+        """survival [R, G] non-increasing along a request, or sets of it [K, R, G]; limits [R] drafts allowed."""
         priced = self.priced(len(limits))
         seconds = priced.seconds + priced.per_token * context
         if self.weight == 1:
             best = int(np.argmax(self._expected(survival, limits, priced.rows) / seconds))
         else:
-            found = [outlook(survival[:, :depth], limits, priced.rows, self.weight) for depth in self.depths]
+            found = [outlook(survival[..., :depth], limits, priced.rows, self.weight) for depth in self.depths]
             best = best_of(_joined(found), seconds.ravel(), self.weight)
         return self._choice(priced, best, seconds)
 
@@ -120,18 +120,19 @@ class Budgets:
     def _expected(self, survival: Array, limits: Array, rows: Array) -> Array:
         """Tokens [depths, m] of each depth's likeliest drafts, as `outlook` has them: what may not be, adds nothing."""
         requests = len(limits)
-        lost = (self._worth(survival, limits) * self._within).reshape(
-            len(self.depths), -1
-        )  # below 0, so that the likeliest sort first
-        lost.sort(axis=1)
-        np.cumsum(lost, axis=1, out=lost)
+        worth = self._worth(survival, limits)[..., None, :, :]
+        lost = worth * self._within  # below 0, so that the likeliest sort first
+        lost = lost.reshape(-1, len(self.depths), lost.shape[-1] * requests)
+        lost.sort(axis=-1)
+        np.cumsum(lost, axis=-1, out=lost)
+        lost = lost[0] if len(lost) == 1 else lost.mean(axis=0)
         expected = np.full((len(self.depths), len(rows)), float(requests))
         some = rows > requests
         expected[:, some] -= lost[:, (rows - requests)[some] - 1]
         return expected
 
     def _worth(self, survival: Array, limits: Array) -> Array:
-        """Tokens [R, G] expected of each draft; none of what may not be verified, or is no number."""
+        """Tokens [..., R, G] expected of each draft; none of what may not be verified, or is no number."""
         return np.where(self._column < limits[:, None], np.fmax(survival, 0.0), 0.0)
 
     def priced(self, requests: int) -> Priced:

@@ -26,23 +26,29 @@ class Outlook:
 
 
 def outlook(survival: Array, limits: Array, rows: Array, weight: float = 1.0) -> Outlook:
-    """survival [R, G] non-increasing along a request, limits [R] drafts allowed, rows [m] totals of at least R."""
+    """The mean over sets of survivals [..., R, G]; limits [R] drafts allowed, rows [m] totals of at least R."""
     requests = len(limits)
     legal = bounded(survival, limits)
+    worth = np.fmax(legal, 0.0)
+    granted = np.minimum(rows - requests, worth.shape[-1] * requests)
     if weight == 1:
-        ranked = np.sort(legal, axis=None)[::-1]
-        ranked = ranked[ranked >= 0]
-        granted = np.minimum(rows - requests, len(ranked))
-        return Outlook(requests + np.concatenate([[0.0], np.cumsum(ranked)])[granted], None)
-    scores = legal.T.reshape(-1)  # position-major: the order in which `allocate` breaks ties
-    order = np.argsort(-scores, kind="stable")[: int((scores >= 0).sum())]
-    granted = np.minimum(rows - requests, len(order))
-    share = 1 / (1 + np.cumsum(np.fmax(legal, 0.0), axis=1))  # of a step, that a token takes
-    eased = np.diff(share, axis=1, prepend=1.0).T.reshape(-1)
-    return Outlook(
-        requests + np.concatenate([[0.0], np.cumsum(scores[order])])[granted],
-        1 + np.concatenate([[0.0], np.cumsum(eased[order])])[granted] / requests,
-    )
+        ranked = -np.sort(-worth.reshape(*worth.shape[:-2], -1), axis=-1)
+        return Outlook(requests + _sums(ranked)[granted], None)
+    by_position = [np.swapaxes(x, -1, -2).reshape(*x.shape[:-2], -1) for x in (legal, worth, _eased(worth))]
+    order = np.argsort(-by_position[0], axis=-1, kind="stable")  # in which `allocate` breaks ties
+    gained, eased = (_sums(np.take_along_axis(x, order, axis=-1)) for x in by_position[1:])
+    return Outlook(requests + gained[granted], 1 + eased[granted] / requests)
+
+
+def _eased(worth: Array) -> Array:
+    """What each draft adds to 1 / its request's expected tokens, the share of a step that a token takes."""
+    return np.diff(1 / (1 + np.cumsum(worth, axis=-1)), axis=-1, prepend=1.0)
+
+
+def _sums(parts: Array) -> Array:
+    """0, the first, the first two and so on, along the last axis; the mean over all others."""
+    sums = np.cumsum(parts, axis=-1).reshape(-1, parts.shape[-1]).mean(axis=0)
+    return np.concatenate([[0.0], sums])
 
 
 def best_of(found: Outlook, seconds: Array, weight: float = 1.0) -> int:
@@ -62,5 +68,5 @@ def best_of(found: Outlook, seconds: Array, weight: float = 1.0) -> int:
 
 def bounded(survival: Array, limits: Array) -> Array:
     """Survival with what may not be verified (past the request's limit) at -1, so that it sorts last."""
-    column = np.arange(survival.shape[1])
+    column = np.arange(survival.shape[-1])
     return np.where(column < limits[:, None], survival, -1.0)

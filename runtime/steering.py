@@ -22,6 +22,7 @@ from dsbench.runtime.device_errors import first_line
 from dsbench.runtime.objective import Array
 from dsbench.runtime.planner import Planner
 from dsbench.runtime.prompts import Maps
+from dsbench.runtime.recent import Recent
 from dsbench.runtime.request import SamplingParams
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class Steering:
         if arm.policy == "argmax" or self.foresees:
             assert planner.table is not None, "an arm that weighs cost has a table"
             self.budgets = budgets or Budgets(planner.table, block, depths, arm.weight)
+        self.recent = Recent(block)
 
     def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
         """Of the round `step`, over seats with these lines of the book and `context` tokens in all."""
@@ -81,7 +83,9 @@ class Steering:
         return Course(depth=depth, budget=len(lines) * depth)
 
     def _chosen(self, budgets: Budgets, book: Book, lines: Array, step: int, context: int) -> Course:
-        choice = budgets.choose(book.survival[lines], book.limits(lines, self.cap), context)
+        limits = book.limits(lines, self.cap)
+        sets = self.recent.sets(book.survival[lines], (book.seen[lines] >= 0) & (limits > 0))
+        choice = budgets.choose(sets, limits, context)
         return Course(
             depth=choice.depth, budget=choice.rows - len(lines), priors=book.priors(lines), age=book.age(lines, step)
         )

@@ -20,6 +20,7 @@ from dsbench.errors import UsageError
 from dsbench.lag_cost import lag_costs
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve
+from dsbench.runtime import recent
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.planner import allocate
 from dsbench.runtime.trace import DraftTrace
@@ -90,7 +91,7 @@ def costs(trace, table, batch, sources):
     return {(c.age, c.free): c for c in lag_costs(trace, table, workloads=["made"], batches=[batch], sources=sources)}
 
 
-def test_confidences_that_last_lose_nothing_by_their_age_and_fickle_ones_do():
+def test_confidences_that_last_lose_little_by_their_age_and_fickle_ones_do():
     """A text that is easy stays easy; against odds drawn anew at every anchor, of which an old word says nothing."""
     table, ages = staircase_table(4, 4), [(age, False) for age in (0, 1, 2, 4)]
     lasting = costs(made_trace(lambda text, at: [0.9 if text % 2 else 0.2] * 4), table, 4, ages)
@@ -98,9 +99,19 @@ def test_confidences_that_last_lose_nothing_by_their_age_and_fickle_ones_do():
     fickle = costs(made_trace(lambda text, at: [anew[97 * text + at]] * 4), table, 4, ages)
     assert lasting[0, False].budget.value == fickle[0, False].budget.value == 1
     for age in (1, 2, 4):
-        assert lasting[age, False].budget.low > 0.98
-        assert fickle[age, False].budget.high < 0.98
+        assert lasting[age, False].budget.value > 0.985 and lasting[age, False].budget.high > 1
+        assert fickle[age, False].budget.value < 0.975 and fickle[age, False].budget.high < 1
     assert fickle[2, False].base_tau != fickle[2, False].tau
+
+
+def test_few_requests_gain_by_what_other_rounds_left(monkeypatch):
+    """Odds drawn anew at every anchor: one request's old word alone is a bad guess, many old words a fair one."""
+    anew = np.random.default_rng(1).choice([0.02, 0.97], 100_000)
+    fickle, ages = made_trace(lambda text, at: [anew[97 * text + at]] * 4), [(3, False)]
+    many = costs(fickle, staircase_table(4, 4), 1, ages)[3, False].budget
+    monkeypatch.setattr(recent, "ROWS", 1)
+    alone = costs(fickle, staircase_table(4, 4), 1, ages)[3, False].budget
+    assert many.value > alone.value * 1.02
 
 
 def test_a_seat_that_is_freed_late_costs_its_rounds():
@@ -127,7 +138,9 @@ def test_token_free_confidences_of_the_round_itself_are_worth_what_they_know():
         found = costs(made, staircase_table(4, 4), 4, [(0, True), (2, False)])
         assert (found[0, True].budget.value == 1) == worth
         assert (found[0, True].budget.high < 1) != worth
-        assert found[0, True].budget.low > found[2, False].budget.high, "nothing known misleads less than an old word"
+        assert found[0, True].budget.value > found[2, False].budget.value, (
+            "nothing known misleads less than an old word"
+        )
 
 
 def test_a_workload_that_is_not_there_is_named():
