@@ -34,7 +34,7 @@ class StepRecord:
     commit_seconds: float
     seconds: float  # the whole step
     predicted_seconds: float  # nan without a cost table
-    confidence_age: int  # steps between the oldest confidences behind the budget and this step; 0 where none are
+    confidence_age: int  # steps since the oldest of its requests' own confidences behind the budget; 0: none
     priors: int  # requests whose budget came from a prior
     extrapolated: bool  # the plan's shape lay outside the cost table's box
     flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed

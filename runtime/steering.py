@@ -35,7 +35,7 @@ class Course:
     depth: int
     budget: int
     priors: int = 0  # requests whose budget came from a prior
-    age: int = 0  # steps since the oldest confidences behind the budget; 0 where none are
+    age: int = 0  # steps since the oldest of its requests' own confidences behind the budget; 0: none
 
 
 class Steering:
