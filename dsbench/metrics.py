@@ -31,6 +31,7 @@ ROUND_KEYS = (
 HELD_COLUMNS = ("name", "output_tokens", "admitted", "finished", "rep")
 LEAST_FULL = 0.95
 DRIFT_LIMIT = 0.05
+MOST_IDLE = 0.05
 AFTER_A_FAILURE = "came after a failure, windows fixed since"
 DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
 
@@ -71,14 +72,16 @@ def cell_summary(
 
 def _flags(body: Mapping[str, Any], batch: int, block: int) -> list[str]:
     """What casts doubt on the cell's numbers, in words."""
-    idle = block > 0 and body["rounds"] and body["window"] is not None and body["window"]["value"] == 0
+    unused = block > 0 and body["rounds"] and body["window"] is not None and body["window"]["value"] == 0
     drift, full = body["drift"], body["full_steps"]
     flags = [f"step time drifts by {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
     for name, words in (("missed_steps", "fitted no captured graph"), ("compiled_steps", "compiled a kernel")):
         flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
     if body.get("fallback_steps"):
         flags.append(f"{body['fallback_steps']} of {body['steps']} steps {AFTER_A_FAILURE}: {body['fallback']}")
-    flags += ["no draft was verified in any round"] if idle else []
+    flags += ["no draft was verified in any round"] if unused else []
+    if (body.get("idle_share") or 0) > MOST_IDLE:
+        flags.append(f"the device waited for its host {body['idle_share']:.0%} of the time")
     if full is None:
         return flags + open_flags(body)
     return flags + ([f"only {full:.0%} of steps ran {batch} requests"] if full < LEAST_FULL else [])
@@ -251,6 +254,7 @@ def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
         "phase_share": shares | {"other": 1.0 - sum(shares.values())},
         "rows_per_step": float(rows.mean()),
         "padding_share": float(full["padding"].sum() / full["tier"].sum()),
+        "idle_share": float(full["idle_seconds"].sum() / seconds.sum()) if "idle_seconds" in full else None,
         "extrapolated_share": float(full["extrapolated"].astype(bool).mean()),
         "missed_steps": int((full["misses"] > 0).sum()),
         "compiled_steps": int((full["compiles"] > 0).sum()),

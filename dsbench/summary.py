@@ -62,8 +62,8 @@ RATES = (
 )  # fmt: skip
 SCALARS = (
     "requests", "prompts", "repeats", "output_tokens", "rounds", "repetition", "ceiling_seen", "steps", "full_steps",
-    "rows_per_step", "padding_share", "extrapolated_share", "missed_steps", "compiled_steps",
-    "fallback_steps",
+    "rows_per_step", "padding_share", "idle_share", "extrapolated_share", "missed_steps",
+    "compiled_steps", "fallback_steps",
     "offered_rate", "served_rate", "queue_wait", *SPEEDS[1:],
 )  # fmt: skip
 

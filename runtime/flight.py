@@ -31,7 +31,7 @@ class Flight:
     host: float  # seconds the launch took
     whole: Tensor  # counts, tokens, drafts; in pinned memory
     real: Tensor  # confidence, free, survival
-    stamps: tuple[Stamp, Stamp, Stamp, Stamp, Stamp]  # begun, prompts done, planned, drafted, done
+    stamps: tuple[Stamp, ...]  # begun, prompts done, planned, drafted, known how much to verify, done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

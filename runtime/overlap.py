@@ -145,9 +145,10 @@ class Overlapped:
         with spanned(self.timeline, "draft", device=True):
             self.seats.tell("cap", course.depth)
             self.steady.draft(n, course.depth)
-        drafted = stamp(self.device)
+        known = drafted = stamp(self.device)
         if self.steering.foresees:
             course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
+            known = stamp(self.device)
         every = n * (course.depth + 1)
         with spanned(self.timeline, "verify", device=True):
             self.seats.tell("budget", course.budget)
@@ -157,7 +158,7 @@ class Overlapped:
             whole, real = copies or [x.clone().cpu() for x in left]  # which waits
         return Flight(
             seated=tuple(self.seating.seated), lines=lines, stays=book.stay[lines], course=course, tier=tier,
-            context=context, whole=whole, real=real, stamps=(begun, sat, ready, drafted, stamp(self.device)),
+            context=context, whole=whole, real=real, stamps=(begun, sat, ready, drafted, known, stamp(self.device)),
             host=time.perf_counter() - host, compiles=self._compiles.total - compiled,
         )  # fmt: skip
 
@@ -243,7 +244,8 @@ class Overlapped:
 
     def _record(self, landed: Landed) -> StepRecord:
         flight, seats = landed.flight, landed.seats
-        begun, sat, ready, drafted, done = flight.stamps
+        begun, sat, ready, drafted, known, done = flight.stamps
+        idle = between(self._done, begun) + between(sat, ready) + between(drafted, known)
         flips, granted, verified = (
             int(x[seats].sum()) for x in (landed.count("flips"), landed.count("window"), landed.verified(self.arm))
         )
@@ -259,12 +261,11 @@ class Overlapped:
             padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=int(landed.put_out.sum()),
             misses=0, compiles=flight.compiles, seconds=between(self._done, done),
             draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
-            verify_seconds=between(drafted, done), accept_seconds=0.0, commit_seconds=0.0,
+            verify_seconds=between(known, done), accept_seconds=0.0, commit_seconds=0.0,
             predicted_seconds=predicted, confidence_age=flight.course.age, fallback=self.steering.failure,
             priors=flight.course.priors, extrapolated=outside, zombies=zombies, seats=len(flight.seated),
             flips=0 if self.seats.shape.scripted else flips,
-            prefill_seconds=between(begun, sat), idle_seconds=between(self._done, begun) + between(sat, ready),
-            host_seconds=flight.host,
+            prefill_seconds=between(begun, sat), idle_seconds=idle, host_seconds=flight.host,
         )  # fmt: skip
         self._done = done
         self.steps.append(record)

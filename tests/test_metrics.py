@@ -334,6 +334,16 @@ def test_padding_is_a_share_of_what_ran_and_steps_that_missed_a_graph_or_compile
     assert flags == ["1 of 3 steps fitted no captured graph", "2 of 3 steps compiled a kernel"]
 
 
+@pytest.mark.parametrize(("idle", "flagged"), [(0.0, False), (0.04, False), (0.12, True)])
+def test_a_device_that_waits_for_its_host_is_flagged(idle, flagged):
+    steps = pd.DataFrame([a_step(n, rows=6, tier=8, padding=2) for n in range(3)])
+    steps["idle_seconds"] = idle * steps["seconds"]
+    rounds = pd.DataFrame([a_round(n, r, 2, 2, 1, 2) for n in range(3) for r in (1, 2)])
+    body = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)
+    assert body["idle_share"] == pytest.approx(idle)
+    assert body["flags"] == (["the device waited for its host 12% of the time"] if flagged else [])
+
+
 def test_prompts_that_ran_inside_a_step_are_no_error_of_the_table_and_no_drift():
     steps = pd.DataFrame([a_step(n) for n in range(16)]).assign(prefill_seconds=0.0)
     steps["predicted_seconds"] = steps["seconds"]

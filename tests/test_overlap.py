@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -268,6 +269,19 @@ def test_an_oracle_verifies_what_its_text_takes_and_nothing_else(mode):
     if mode == "compact:oracle":
         assert all(r.verified == r.window for r in engine.rounds)
         assert {s.rows - s.requests - s.budget for s in engine.steps} == {0}
+
+
+def test_what_an_oracle_waits_for_its_host_is_idle_time_and_no_verification(monkeypatch):
+    requests, late = pinned_to(strayed_texts(3)), 0.02
+    engine = overlapped("compact:oracle", 3, recorded=16)
+    taken = engine._taken
+    monkeypatch.setattr(engine, "_taken", lambda n: (time.sleep(late), taken(n))[1])
+    finish(engine, requests, 3)
+    for s in engine.steps:
+        parts = s.draft_seconds + s.verify_seconds + s.prefill_seconds + s.idle_seconds
+        assert s.idle_seconds >= late and s.seconds == pytest.approx(parts)
+    quickest = min(engine.steps, key=lambda s: s.verify_seconds)
+    assert quickest.verify_seconds < late
 
 
 def test_arms_of_whole_blocks_share_graphs_of_all_depths():
