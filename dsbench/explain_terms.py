@@ -174,11 +174,15 @@ TERMS: dict[str, Term] = {
         unit="share of rows", also=("padding_share",),
         formula="sum(tier - rows) / sum(tier) over full steps: rows of a captured graph that belong to nobody",
     ),
+    "oracle": Term(
+        unit="arm", also=("compact:oracle", "upper bound"),
+        formula="as compact, but that it knows which drafts the recorded text takes: it verifies of them what pays by "
+        "the cost table, and nothing else. Knowing is free: its clock stands still while the host waits for the answer",
+    ),
     "idle": Term(
         unit="share of step time", also=("idle_share",),
         formula="sum(idle seconds) / sum(step seconds) over full steps: the device has nothing to do until its host "
-        "launches more, an oracle's wait for what the text takes included. Above 5% the cell is flagged. Where every "
-        "phase is waited for it is not told apart, and is 0",
+        "launches more. Above 5% the cell is flagged. Where every phase is waited for it is not told apart, and is 0",
     ),
     "zombies": Term(
         unit="rows per step", also=("zombie rows",),

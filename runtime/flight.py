@@ -11,10 +11,10 @@ from dsbench.kernels.judge import UNSEEN
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.objective import Array
 from dsbench.runtime.prompts import Sitting
-from dsbench.runtime.records import RoundRecord
+from dsbench.runtime.records import RoundRecord, StepRecord
 from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steering import Course
-from dsbench.runtime.timing import Stamp
+from dsbench.runtime.timing import Stamp, between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,11 @@ class Flight:
     whole: Tensor  # counts, tokens, drafts; in pinned memory
     real: Tensor  # confidence, free, survival
     stamps: tuple[Stamp, ...]  # begun, prompts done, planned, drafted, known how much to verify, done
+
+    def seconds(self, last: Stamp) -> float:
+        """Since the round before was done, without an oracle's foresight."""
+        *_, drafted, known, done = self.stamps
+        return between(last, done) - between(drafted, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +59,32 @@ class Landed:
         """Drafts [n] that the target ran."""
         return self.count("window") if arm.commit == "all" else self.count("limit")
 
+    def rows(self, arm: Arm) -> int:
+        """Rows that ran for requests whose round counted."""
+        return len(self.seats) + int(self.verified(arm)[self.seats].sum())
+
     def zombies(self, arm: Arm) -> int:
         """Rows that ran for requests whose round did not count, drafts included."""
-        whole = len(self.flight.seated) + int(self.verified(arm).sum())
-        return whole - len(self.seats) - int(self.verified(arm)[self.seats].sum())
+        return len(self.flight.seated) + int(self.verified(arm).sum()) - self.rows(arm)
+
+    def step_record(
+        self, arm: Arm, *, last: Stamp, now: float, predicted: tuple[float, bool], fallback: str, scripted: bool
+    ) -> StepRecord:
+        """last: when the round before was done; now: this is read; predicted: seconds, whether extrapolated."""
+        flight, seats, course = self.flight, self.seats, self.flight.course
+        begun, sat, ready, drafted, known, done = flight.stamps
+        rows, granted = self.rows(arm), int(self.count("window")[seats].sum())
+        useful = rows if arm.commit == "all" else len(seats) + granted
+        return StepRecord(
+            step=self.step, start=now, read=now, requests=len(seats), budget=granted, rows=rows,
+            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=int(self.put_out.sum()),
+            misses=0, compiles=flight.compiles, seconds=flight.seconds(last), draft_seconds=between(ready, drafted),
+            plan_seconds=0.0, pack_seconds=0.0, verify_seconds=between(known, done), accept_seconds=0.0,
+            commit_seconds=0.0, predicted_seconds=predicted[0], extrapolated=predicted[1], confidence_age=course.age,
+            priors=course.priors, fallback=fallback, zombies=self.zombies(arm), seats=len(flight.seated),
+            flips=0 if scripted else int(self.count("flips")[seats].sum()), prefill_seconds=between(begun, sat),
+            idle_seconds=between(last, begun) + between(sat, ready), host_seconds=flight.host,
+        )  # fmt: skip
 
     def records(self, arm: Arm, block: int, scripted: bool) -> list[RoundRecord]:
         """A record for each request whose round counted."""

@@ -35,7 +35,7 @@ from dsbench.runtime.seats import COUNTS
 from dsbench.runtime.steady import Steady
 from dsbench.runtime.steering import Steering
 from dsbench.runtime.timeline import Timeline, spanned
-from dsbench.runtime.timing import Stamp, between, passed, sleep_until, stamp
+from dsbench.runtime.timing import Clock, Stamp, hold, passed, stamp
 
 
 class Overlapped:
@@ -63,7 +63,9 @@ class Overlapped:
         self._running: dict[int, Sitting] = {}
         self._landed: list[Landed] = []
         self._flights: deque[Flight] = deque()
-        self._origin, self._compiles, self._done = time.perf_counter(), compile_count(), stamp(self.device)
+        # an oracle's foresight is free: its clock knows of rounds without it, and of nothing else
+        self.clock = Clock(counted=self.steering.foresees)
+        self._compiles, self._done = compile_count(), stamp(self.device)
         with torch.inference_mode():
             self.seats.reset()
 
@@ -102,7 +104,7 @@ class Overlapped:
                 return list(requests[count:])
             self.pool.grow(request.id, need)
             room = request.room(self.shape.context)
-            self._running[request.id] = Sitting(request=request, admitted=self._now(), room=room)
+            self._running[request.id] = Sitting(request=request, admitted=self.clock.now(), room=room)
             self.prompts.waiting.append(self._running[request.id])
         return []
 
@@ -120,7 +122,7 @@ class Overlapped:
         """Nobody is there: settles what is under way and sleeps until that second, which is no round's idle time."""
         while self._flights:
             self._settle(self._flights.popleft())
-        sleep_until(self._now, until)
+        self.clock.rest(until)
         self._done = stamp(self.device)
 
     def close(self) -> None:
@@ -166,6 +168,7 @@ class Overlapped:
         """Drafts of the round's n seats that the text takes: the one thing that is waited for, by an upper bound."""
         taken = copied(self.steady.foresee(n))
         there = stamp(self.device)
+        hold(self.device)
         while not passed(there):
             time.sleep(0)
         return int(taken)
@@ -218,7 +221,7 @@ class Overlapped:
         fresh = seats[book.emitted[flight.lines[seats]] == 0].tolist()
         for seat in fresh:
             sitting, over = flight.seated[seat], int(counts["delivered"][seat]) == 0
-            sitting.first = self._now()
+            sitting.first = self.clock.now()
             self._extend(sitting.request, [int(counts["anchor"][seat])], ended=over)
             book.emit(sitting.line, 1)
             if sitting.request.finished:
@@ -243,31 +246,17 @@ class Overlapped:
             request.finish_reason = "stop" if stopped else "length"
 
     def _record(self, landed: Landed) -> StepRecord:
-        flight, seats = landed.flight, landed.seats
-        begun, sat, ready, drafted, known, done = flight.stamps
-        idle = between(self._done, begun) + between(sat, ready) + between(drafted, known)
-        flips, granted, verified = (
-            int(x[seats].sum()) for x in (landed.count("flips"), landed.count("window"), landed.verified(self.arm))
-        )
-        rows = len(seats) + verified
-        zombies = landed.zombies(self.arm)
-        table = self.planner.table
-        ran = flight.tier if table is not None and table.tiers is not None else rows + zombies
+        flight, table = landed.flight, self.planner.table
+        rows = landed.rows(self.arm)
+        ran = flight.tier if table is not None and table.tiers is not None else rows + landed.zombies(self.arm)
         shape = StepShape(len(flight.seated), ran, flight.context)
-        predicted, outside = self.steering.predict(shape, self.block - flight.course.depth)
-        useful = rows if self.arm.commit == "all" else len(seats) + granted
-        record = StepRecord(
-            step=landed.step, start=(now := self._now()), read=now, requests=len(seats), budget=granted, rows=rows,
-            padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=int(landed.put_out.sum()),
-            misses=0, compiles=flight.compiles, seconds=between(self._done, done),
-            draft_seconds=between(ready, drafted), plan_seconds=0.0, pack_seconds=0.0,
-            verify_seconds=between(known, done), accept_seconds=0.0, commit_seconds=0.0,
-            predicted_seconds=predicted, confidence_age=flight.course.age, fallback=self.steering.failure,
-            priors=flight.course.priors, extrapolated=outside, zombies=zombies, seats=len(flight.seated),
-            flips=0 if self.seats.shape.scripted else flips,
-            prefill_seconds=between(begun, sat), idle_seconds=idle, host_seconds=flight.host,
+        predicted = self.steering.predict(shape, self.block - flight.course.depth)
+        self.clock.count(flight.seconds(self._done))
+        record = landed.step_record(
+            self.arm, last=self._done, now=self.clock.now(), predicted=predicted, fallback=self.steering.failure,
+            scripted=self.seats.shape.scripted,
         )  # fmt: skip
-        self._done = done
+        self._done = flight.stamps[-1]
         self.steps.append(record)
         return record
 
@@ -283,11 +272,8 @@ class Overlapped:
         del self._running[request.id]
         self.pool.release(request.id)
         self.seating.leave(sitting)
-        self.finished.append(RequestRecord.of(request, sitting.admitted, sitting.first, self._now()))
+        self.finished.append(RequestRecord.of(request, sitting.admitted, sitting.first, self.clock.now()))
 
     def now(self) -> float:
         """Seconds since it was made."""
-        return self._now()
-
-    def _now(self) -> float:
-        return time.perf_counter() - self._origin
+        return self.clock.now()

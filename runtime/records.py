@@ -43,7 +43,7 @@ class StepRecord:
     )
     seats: int = 0  # taken by requests: R, and those that had ended
     prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
-    idle_seconds: float = 0.0  # of the device: before the round's first work, and until its host knew what to launch
+    idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
     read: float = 0.0  # when the host had its tokens, seconds since the engine was made
     fallback: str = ""  # what failed by the time the round was read; windows are fixed since

@@ -43,10 +43,40 @@ class PhaseTimer:
         self.seconds[name] += time.perf_counter() - begin
 
 
+class Clock:
+    """Seconds of a loop since it was made: the wall's or, where it is `counted`, those it is told of, and no others."""
+
+    def __init__(self, *, counted: bool = False) -> None:
+        self._counted, self._seconds, self._origin = counted, 0.0, time.perf_counter()
+
+    def now(self) -> float:
+        return self._seconds if self._counted else time.perf_counter() - self._origin
+
+    def count(self, seconds: float) -> None:
+        self._seconds += seconds
+
+    def rest(self, until: float) -> None:
+        """Nothing happens until then."""
+        if self._counted:
+            self._seconds = max(self._seconds, until)
+        else:
+            sleep_until(self.now, until)
+
+
 def sleep_until(now: Callable[[], float], until: float) -> None:
     """Lets the cores go until the clock says `until`; it wakes up late rather than early."""
     while (left := until - now()) > 0:
         time.sleep(left)
+
+
+HOLD = 800_000  # cycles: longer than a host takes to answer and to launch, .4 ms at 2 GHz
+
+
+def hold(device: torch.device) -> None:
+    """Keeps a device at work that counts for nothing, so that what its host launches meanwhile follows at once."""
+    if device.type == "cuda":
+        sleep: Any = torch.cuda._sleep
+        sleep(HOLD)
 
 
 Stamp = Any  # a CUDA event, or seconds

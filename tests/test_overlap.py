@@ -271,17 +271,28 @@ def test_an_oracle_verifies_what_its_text_takes_and_nothing_else(mode):
         assert {s.rows - s.requests - s.budget for s in engine.steps} == {0}
 
 
-def test_what_an_oracle_waits_for_its_host_is_idle_time_and_no_verification(monkeypatch):
+def test_an_oracles_foresight_is_free(monkeypatch):
+    """However long its host takes to answer: neither a round nor a request's time knows of it."""
     requests, late = pinned_to(strayed_texts(3)), 0.02
     engine = overlapped("compact:oracle", 3, recorded=16)
     taken = engine._taken
     monkeypatch.setattr(engine, "_taken", lambda n: (time.sleep(late), taken(n))[1])
+    began = time.perf_counter()
     finish(engine, requests, 3)
-    for s in engine.steps:
-        parts = s.draft_seconds + s.verify_seconds + s.prefill_seconds + s.idle_seconds
-        assert s.idle_seconds >= late and s.seconds == pytest.approx(parts)
-    quickest = min(engine.steps, key=lambda s: s.verify_seconds)
-    assert quickest.verify_seconds < late
+    wall, steps = time.perf_counter() - began, engine.steps
+    for s in steps:
+        assert s.seconds == pytest.approx(s.draft_seconds + s.verify_seconds + s.prefill_seconds + s.idle_seconds)
+    assert engine.now() == pytest.approx(sum(s.seconds for s in steps)) and engine.now() < wall - late * len(steps)
+    assert max(r.finished for r in engine.finished) == engine.now()
+    assert min(r.admitted for r in engine.finished) == 0
+
+
+def test_an_oracles_clock_skips_the_time_in_which_nobody_is_there():
+    engine = overlapped("compact:oracle", 3, recorded=16)
+    engine.rest(7.5)
+    assert engine.now() == 7.5
+    engine.rest(3.0)
+    assert engine.now() == 7.5
 
 
 def test_arms_of_whole_blocks_share_graphs_of_all_depths():
