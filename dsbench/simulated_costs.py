@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dsbench.profiles.additive import APART
 from dsbench.profiles.cost import CostTable, StepShape, load_cost_table
 from dsbench.profiles.fit import CostSample, collapse
 from dsbench.profiles.samples import load_samples, samples_path
@@ -15,14 +16,16 @@ from dsbench.profiles.samples import load_samples, samples_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainPass:
-    """Seconds of a pass of arm none, over measured (R, S): linear in S, straight between the R's."""
+    """Seconds of a pass of arm none: linear in the mean context, straight between the R's that were measured."""
 
     requests: tuple[int, ...]
     seconds: tuple[float, ...]  # at no context
-    per_token: float
+    per_token: tuple[float, ...]  # of the mean context
 
     def of(self, requests: int, context: int) -> float:
-        return float(np.interp(requests, self.requests, self.seconds)) + self.per_token * context
+        """`context`: tokens of all requests."""
+        base, slope = (float(np.interp(requests, self.requests, y)) for y in (self.seconds, self.per_token))
+        return base + slope * context / requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +61,25 @@ def load_costs(path: Path) -> Costs:
 
 
 def plain_pass(samples: Iterable[CostSample]) -> PlainPass | None:
-    """From samples of phase plain: the slope over contexts all R share, and each R's median less it. None without."""
+    """A line in the mean context through the samples of phase plain of each R; None without any.
+
+    An R whose contexts are all alike has the slope of its neighbours.
+    """
     cells = collapse([replace(s, phase="draft") for s in samples if s.phase == "plain"], "draft")
     if not cells:
         return None
-    requests = sorted({cell.requests for cell in cells})
-    context, seconds = (np.array([getattr(c, name) for c in cells], np.float64) for name in ("context", "seconds"))
-    here = np.array([[cell.requests == r for r in requests] for cell in cells], np.float64)
-    weight = 1 / seconds[:, None]
-    design = np.hstack([here, context[:, None]])
-    found = np.linalg.lstsq(design * weight, np.ones(len(cells)), rcond=None)[0]
-    slope = max(0.0, float(found[-1]))
-    base = [float(np.median(seconds[here[:, i] > 0] - slope * context[here[:, i] > 0])) for i in range(len(requests))]
-    return PlainPass(requests=tuple(requests), seconds=tuple(base), per_token=slope)
+    lines, alike = dict[int, tuple[float, float]](), dict[int, tuple[float, float]]()
+    for requests in sorted({cell.requests for cell in cells}):
+        mine = [cell for cell in cells if cell.requests == requests]
+        mean, seconds = np.array([c.context / requests for c in mine]), np.array([c.seconds for c in mine])
+        if mean.max() > APART * mean.min():
+            slope, base = np.polyfit(mean, seconds, 1, w=1 / seconds)
+            lines[requests] = float(base), max(0.0, float(slope))
+        else:
+            alike[requests] = float(np.median(seconds)), float(np.median(mean))
+    known = {r: slope for r, (_, slope) in lines.items()} or {1: 0.0}
+    for requests, (time, context) in alike.items():
+        per_token = float(np.interp(requests, list(known), list(known.values())))
+        lines[requests] = time - per_token * context, per_token
+    bases, slopes = zip(*(lines[r] for r in sorted(lines)), strict=True)
+    return PlainPass(requests=tuple(sorted(lines)), seconds=bases, per_token=slopes)

@@ -221,6 +221,18 @@ def test_plain_passes_come_from_their_own_samples():
     assert plain_pass([replace(s, phase="pass") for s in samples]) is None
 
 
+def test_what_a_plain_passs_context_costs_depends_on_how_many_share_the_device():
+    """One request waits for its keys alone; where contexts were all alike, the neighbours say what they cost."""
+    per_token = {1: 3e-7, 8: 4e-7, 64: 9e-7}
+    samples = [
+        CostSample(r, r, r * c, 5e-4 + g * c, "plain", 0) for r, g in per_token.items() for c in (60, 250, 600)
+    ]  # fmt: skip
+    plain = plain_pass([*samples, CostSample(36, 36, 36 * 100, 5e-4 + 6.5e-7 * 100, "plain", 0)])
+    assert plain is not None
+    for requests, slope in (per_token | {36: 6.5e-7, 22: 5.25e-7}).items():
+        assert plain.of(requests, requests * 400) == pytest.approx(5e-4 + slope * 400, rel=1e-6)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A trace, a table of an overlapped deployment with its samples, and the run they make."""
