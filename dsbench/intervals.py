@@ -22,8 +22,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 DRAWS = 2000
 LEVEL = 0.95
-LEAST_DRAWS, MOST_DRAWN = 200, 20_000_000  # resamples of a quantile; values in all of them, where that leaves enough
-BLOCK_DRAWN = 2_000_000  # values that are resampled at a time
 LEAST_TOLD = 5  # fewer prompts than this give no verdict: their resamples do not reach far enough
 LEAST_PROMPTS = 8  # fewer common prompts than this are not halved
 BAND = 0.02  # relative noise band where no A/A run has measured one
@@ -102,16 +100,8 @@ def quantiles_over(
     data, total = data[order], len(data)
     if not total:
         return [None] * len(shares)
-    rng, count = np.random.default_rng(seed), max(LEAST_DRAWS, min(draws, MOST_DRAWN // total))
-    drawn, block = np.empty((len(shares), count)), max(1, BLOCK_DRAWN // total)
-    for first in range(0, count, block):
-        rows = slice(first, min(first + block, count))
-        times = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), rows.stop - first)
-        upto = np.cumsum(times[:, owner], axis=1)  # values up to each one, in this resample
-        for kept, share in zip(drawn, shares, strict=True):
-            at = share * (upto[:, -1] - 1)
-            low, high = (data[(upto > rank[:, None]).argmax(1)] for rank in (np.floor(at), np.ceil(at)))
-            kept[rows] = low + (at - np.floor(at)) * (high - low)
+    times = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), draws)
+    drawn = _weighted_quantiles(data, times, owner, shares)
     found: list[Interval | None] = []
     for share, kept in zip(shares, drawn, strict=True):
         value = float(np.quantile(data, share))
@@ -119,6 +109,35 @@ def quantiles_over(
         own = replace(own, n=total)
         found.append(own if share <= 0.5 or total >= round(1 / (1 - share)) else None)
     return found
+
+
+def _weighted_quantiles(
+    data: FloatArray, times: NDArray[np.int64], owner: NDArray[np.intp], shares: Sequence[float]
+) -> FloatArray:
+    """Quantiles [shares, draws] of ascending data [n], each value taken as often as its owner was.
+
+    times [draws, owners]. Counted in bins of about sqrt(n) values, then within the bin that holds the rank.
+    """
+    draw, wide = np.arange(len(times)), math.isqrt(len(data)) + 1
+    bins = -(-len(data) // wide)
+    times = np.pad(times, ((0, 0), (0, 1)))  # an owner who is never drawn fills the last bin up
+    mine = np.pad(owner, (0, bins * wide - len(data)), constant_values=times.shape[1] - 1).reshape(bins, wide)
+    counts = np.zeros((times.shape[1], bins))
+    np.add.at(counts, (mine, np.arange(bins)[:, None]), 1)
+    upto = np.cumsum(times @ counts, axis=1)  # values up to each bin's end, in each resample
+
+    def at(rank: FloatArray) -> FloatArray:
+        bin_ = (upto > rank[:, None]).argmax(1)
+        before = np.where(bin_ > 0, upto[draw, bin_ - 1], 0)
+        inside = np.cumsum(times[draw[:, None], mine[bin_]], axis=1) + before[:, None]
+        return np.asarray(data[bin_ * wide + (inside > rank[:, None]).argmax(1)])
+
+    drawn = []
+    for share in shares:
+        rank = share * (upto[:, -1] - 1)
+        low, high = at(np.floor(rank)), at(np.ceil(rank))
+        drawn.append(low + (rank - np.floor(rank)) * (high - low))
+    return np.array(drawn)
 
 
 def paired_ratio(

@@ -6,7 +6,7 @@ concurrency, when it took its slot. Seconds. No torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,47 +35,54 @@ def latencies(requests: pd.DataFrame) -> dict[str, FloatArray]:
     return {"ttft": first - arrived, "tpot": tpot, "e2e": finished - arrived}
 
 
-def gaps(requests: pd.DataFrame, rounds: pd.DataFrame, steps: pd.DataFrame) -> list[FloatArray]:
-    """For each request the waits for its second and later tokens: the tokens of a round come together (0, ..., 0, gap).
+def gaps(requests: pd.DataFrame, rounds: pd.DataFrame, steps: pd.DataFrame) -> tuple[FloatArray, NDArray[np.intp]]:
+    """The waits for every request's second and later tokens, and whose each is: a row of `requests`, ascending.
 
-    Empty where no round of it was recorded. Tables of several repeats have a `rep` column each.
+    The tokens of a round come together (0, ..., 0, gap). Nothing of a request of which no round was recorded. Tables of
+    several repeats have a `rep` column each.
     """
-    none = np.empty(0)
     if rounds.empty or "read" not in steps:
-        return [none] * len(requests)
+        return np.empty(0), np.empty(0, np.intp)
     keys = ["rep"] if all("rep" in table for table in (requests, rounds, steps)) else []
+    first = requests[[*keys, "request", "first_token"]].assign(row=np.arange(len(requests)))
     seen = rounds[[*keys, "step", "request", "delivered"]].merge(steps[[*keys, "step", "read"]], on=[*keys, "step"])
-    seen = seen.merge(requests[[*keys, "request", "first_token"]], on=[*keys, "request"]).sort_values("step")
-    found: dict[Any, FloatArray] = {}
-    for key, own in seen.groupby([*keys, "request"]):
-        delivered = own["delivered"].to_numpy(np.int64)
-        told = own["read"].to_numpy(np.float64)
-        waits = np.maximum(np.diff(told, prepend=own["first_token"].iloc[0]), 0.0)
-        waits, delivered = waits[delivered > 0], delivered[delivered > 0]
-        samples = np.zeros(int(delivered.sum()))
-        samples[np.cumsum(delivered) - 1] = waits
-        found[key] = samples
-    every = zip(*(requests[name] for name in [*keys, "request"]), strict=True)
-    return [found.get(key, none) for key in every]
+    seen = seen.merge(first, on=[*keys, "request"]).sort_values(["row", "step"])
+    row, told = seen["row"].to_numpy(np.intp), seen["read"].to_numpy(np.float64)
+    opens = np.diff(row, prepend=-1) != 0
+    before = np.where(opens, seen["first_token"].to_numpy(np.float64), np.concatenate([[0.0], told[:-1]]))
+    delivered = seen["delivered"].to_numpy(np.int64)
+    brings = delivered > 0
+    waits = np.zeros(int(delivered.sum()))
+    waits[np.cumsum(delivered[brings]) - 1] = np.maximum(told - before, 0.0)[brings]
+    return waits, np.repeat(row, delivered)
 
 
 def with_latencies(requests: pd.DataFrame, rounds: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The requests with columns ttft, tpot, e2e and OWN_GAPS; nan where there is none."""
-    shares = [*SHARES.values(), 1.0]
-    rows = [np.quantile(g, shares) if len(g) else np.full(4, np.nan) for g in gaps(requests, rounds, steps)]
-    own = np.reshape(rows, (len(requests), 4)).T
+    own = _own_quantiles(*gaps(requests, rounds, steps), len(requests), (*SHARES.values(), 1.0))
     return requests.assign(**latencies(requests), **dict(zip(OWN_GAPS, own, strict=True)))
+
+
+def _own_quantiles(values: FloatArray, row: NDArray[np.intp], rows: int, shares: Sequence[float]) -> FloatArray:
+    """Quantiles [shares, rows] of the values of each row, by numpy's linear rule; nan where it has none."""
+    ranked = values[np.lexsort((values, row))]
+    count = np.bincount(row, minlength=rows)
+    begin, some = np.cumsum(count) - count, count > 0
+    found = np.full((len(shares), rows), np.nan)
+    for out, share in zip(found, shares, strict=True):
+        at = share * (count[some] - 1)
+        low, high = (ranked[begin[some] + rank.astype(np.intp)] for rank in (np.floor(at), np.ceil(at)))
+        out[some] = low + (at - np.floor(at)) * (high - low)
+    return found
 
 
 def percentiles(
     served: pd.DataFrame, rounds: pd.DataFrame, steps: pd.DataFrame, *, seed: int = 0
 ) -> dict[str, dict[str, Any] | None]:
     """PERCENTILES over requests, of ITL over tokens, with intervals over prompts; None where too few were seen."""
-    names = served["name"].to_numpy(str)
-    each = gaps(served, rounds, steps)
-    pooled = np.concatenate(each) if each else np.empty(0)
-    samples = {name: (values, names) for name, values in latencies(served).items()}
-    samples["itl"] = (pooled, np.repeat(names, [len(g) for g in each]))
+    _, names = np.unique(served["name"].to_numpy(str), return_inverse=True)  # numbers are sorted faster
+    waits, row = gaps(served, rounds, steps)
+    samples = {name: (values, names) for name, values in latencies(served).items()} | {"itl": (waits, names[row])}
     found: dict[str, dict[str, Any] | None] = {}
     for name in LATENCIES:
         values, owners = samples[name]

@@ -18,6 +18,7 @@ from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second
 EVERY_MS = 500
+PROCESSES_EVERY = 10.0  # seconds; to ask takes a third of one, and repeats are short
 FIELDS = "clocks.sm,clocks_event_reasons.active,temperature.gpu,power.draw"
 OLD_FIELDS = FIELDS.replace("event", "throttle")  # drivers before 535
 REASONS = {  # bits of NVML's clocks event reasons that slow a busy GPU
@@ -53,6 +54,8 @@ class Machine:
 
     def __init__(self, gpu: str | None = None) -> None:
         self._gpu, self._readings = gpu, list[GpuReading]()
+        self._crowd: int | None = None
+        self._asked = float("-inf")
         self._process = _report(gpu) if gpu is not None else None
         if self._process is not None:
             threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
@@ -74,8 +77,14 @@ class Machine:
         facts |= cpu_facts(before, after)
         if self._process is not None:
             seen = [r for r in self._readings if before.wall <= r.wall <= after.wall]
-            facts |= gpu_facts(seen) | {"gpu_processes": _processes(self._gpu)}
+            facts |= gpu_facts(seen) | {"gpu_processes": self._processes(after.wall)}
             self._readings = [r for r in self._readings if r.wall > after.wall]
+
+    def _processes(self, now: float) -> int | None:
+        """On the GPU, as far as was known lately."""
+        if now - self._asked >= PROCESSES_EVERY:
+            self._crowd, self._asked = _processes(self._gpu), now
+        return self._crowd
 
     def close(self) -> None:
         if self._process is not None:

@@ -97,6 +97,28 @@ def test_readings_of_a_gpu():
     assert gpu_facts([]) == {"throttled": [], "readings": 0}
 
 
+def test_who_else_holds_the_gpu_is_asked_now_and_then(tmp_path, monkeypatch):
+    """A question takes longer than many a repeat; the answer counts for ten seconds."""
+    asked, tool = tmp_path / "asked", tmp_path / "nvidia-smi"
+    answers = f"*compute-apps*) echo x >>{asked}; echo 7; echo 9;; *loop*) exec sleep 60;; *) echo 1;;"
+    tool.write_text(f'#!/bin/sh\ncase "$*" in {answers} esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    watch, found = Machine("GPU-1"), []
+    try:
+        for _ in range(3):
+            with watch.watched(facts := {}):
+                pass
+            found.append(facts["gpu_processes"])
+        assert found == [2, 2, 2] and asked.read_text() == "x\n"
+        monkeypatch.setattr("dsbench.machine.PROCESSES_EVERY", 0.0)
+        with watch.watched({}):
+            pass
+        assert asked.read_text() == "x\nx\n"
+    finally:
+        watch.close()
+
+
 def test_numba_compilations_are_counted():
     import numba
 

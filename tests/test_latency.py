@@ -15,7 +15,7 @@ from test_compare import dsbench
 
 from dsbench.errors import UsageError
 from dsbench.explain import explain
-from dsbench.intervals import quantiles_over
+from dsbench.intervals import _weighted_quantiles, quantiles_over
 from dsbench.latency import SPEEDS, latencies, user_speeds
 from dsbench.latency_table import answer, latency_table, slo_table
 from dsbench.slo import allowed, goodput, goodput_of, meets, parse_slo
@@ -135,6 +135,18 @@ def test_percentiles_are_numpys_and_their_intervals_those_of_a_plain_bootstrap_o
     assert quantiles_over([], [], shares) == [None] * 3
     alone = quantiles_over([3.0, 1.0], [0, 0], shares)
     assert (alone[0].value, alone[0].low) == (2.0, None) and alone[1:] == [None, None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 300])
+def test_a_resamples_quantile_is_that_of_its_values_side_by_side(count):
+    dice = np.random.default_rng(count)
+    data = np.sort(dice.integers(0, 9, count).astype(float))  # with ties
+    owner = np.r_[np.arange(min(3, count)), dice.integers(0, 3, max(0, count - 3))]
+    times = dice.multinomial(3, [1 / 3] * 3, 50)
+    times = times[(times[:, owner] > 0).any(1)]  # some value is there
+    shares = (0.0, 0.5, 0.95, 1.0)
+    wanted = np.transpose([np.quantile(np.repeat(data, row[owner]), shares) for row in times])
+    assert _weighted_quantiles(data, times, owner, shares) == pytest.approx(wanted)
 
 
 LOADS = (1, 4, 8, 16)
