@@ -56,7 +56,7 @@ class Book:
 
     def limits(self, lines: Array, cap: int) -> Array:
         """Drafts [n] that each may verify: room for one more token after them, at most `cap`."""
-        most: Array = np.clip(self.room[lines] - self.emitted[lines] - 1, 0, cap)
+        most: Array = np.minimum(np.maximum(self.room[lines] - self.emitted[lines] - 1, 0), cap)  # np.clip is slower
         return most
 
     def priors(self, lines: Array) -> int:

@@ -59,29 +59,28 @@ class Landed:
         """Drafts [n] that the target ran."""
         return self.count("window") if arm.commit == "all" else self.count("limit")
 
-    def rows(self, arm: Arm) -> int:
-        """Rows that ran for requests whose round counted."""
-        return len(self.seats) + int(self.verified(arm)[self.seats].sum())
-
-    def zombies(self, arm: Arm) -> int:
-        """Rows that ran for requests whose round did not count, drafts included."""
-        return len(self.flight.seated) + int(self.verified(arm).sum()) - self.rows(arm)
+    def rows(self, arm: Arm) -> tuple[int, int]:
+        """That ran for requests whose round counted, and for others: zombies, drafts included."""
+        verified = self.verified(arm)
+        rows = len(self.seats) + int(verified[self.seats].sum())
+        return rows, len(self.flight.seated) + int(verified.sum()) - rows
 
     def step_record(
-        self, arm: Arm, *, last: Stamp, now: float, predicted: tuple[float, bool], fallback: str, scripted: bool
-    ) -> StepRecord:
-        """last: when the round before was done; now: this is read; predicted: seconds, whether extrapolated."""
+        self, arm: Arm, rows: tuple[int, int], *, last: Stamp, now: float, predicted: tuple[float, bool], fallback: str,
+        scripted: bool,
+    ) -> StepRecord:  # fmt: skip
+        """rows: as above; last: when the round before was done; now: this is read; predicted: seconds, extrapolated?"""
         flight, seats, course = self.flight, self.seats, self.flight.course
         begun, sat, ready, drafted, known, done = flight.stamps
-        rows, granted = self.rows(arm), int(self.count("window")[seats].sum())
-        useful = rows if arm.commit == "all" else len(seats) + granted
+        granted = int(self.count("window")[seats].sum())
+        useful = rows[0] if arm.commit == "all" else len(seats) + granted
         return StepRecord(
-            step=self.step, start=now, read=now, requests=len(seats), budget=granted, rows=rows,
+            step=self.step, start=now, read=now, requests=len(seats), budget=granted, rows=rows[0],
             padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=int(self.put_out.sum()),
             misses=0, compiles=flight.compiles, seconds=flight.seconds(last), draft_seconds=between(ready, drafted),
             plan_seconds=0.0, pack_seconds=0.0, verify_seconds=between(known, done), accept_seconds=0.0,
             commit_seconds=0.0, predicted_seconds=predicted[0], extrapolated=predicted[1], confidence_age=course.age,
-            priors=course.priors, fallback=fallback, zombies=self.zombies(arm), seats=len(flight.seated),
+            priors=course.priors, fallback=fallback, zombies=rows[1], seats=len(flight.seated),
             flips=0 if scripted else int(self.count("flips")[seats].sum()), prefill_seconds=between(begun, sat),
             idle_seconds=between(last, begun) + between(sat, ready), host_seconds=flight.host,
         )  # fmt: skip

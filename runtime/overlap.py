@@ -247,14 +247,14 @@ class Overlapped:
 
     def _record(self, landed: Landed) -> StepRecord:
         flight, table = landed.flight, self.planner.table
-        rows = landed.rows(self.arm)
-        ran = flight.tier if table is not None and table.tiers is not None else rows + landed.zombies(self.arm)
+        rows, zombies = landed.rows(self.arm)
+        ran = flight.tier if table is not None and table.tiers is not None else rows + zombies
         shape = StepShape(len(flight.seated), ran, flight.context)
         predicted = self.steering.predict(shape, self.block - flight.course.depth)
         self.clock.count(flight.seconds(self._done))
         record = landed.step_record(
-            self.arm, last=self._done, now=self.clock.now(), predicted=predicted, fallback=self.steering.failure,
-            scripted=self.seats.shape.scripted,
+            self.arm, (rows, zombies), last=self._done, now=self.clock.now(), predicted=predicted,
+            fallback=self.steering.failure, scripted=self.seats.shape.scripted,
         )  # fmt: skip
         self._done = flight.stamps[-1]
         self.steps.append(record)
