@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from dsbench.deployment import Deployment, calibration_path, cost_path, deploy, find_cost_file, pick_device
+from dsbench.cost_file import cost_file, cost_path, longest_context, measure_table
+from dsbench.deployment import calibration_path, deploy, known_contract, pick_device
 from dsbench.engines import Engines
 from dsbench.errors import DsbenchError, UsageError
 from dsbench.pass_table import print_rounds, round_times
 from dsbench.printing import print_fit, print_lengths, print_plan, print_report
-from dsbench.profiles.cost import CostTable, load_cost_table
-from dsbench.profiles.fit import FitReport
-from dsbench.profiles.samples import load_samples, save_samples
-from dsbench.ranges import parse_events, parse_range, split_workloads
+from dsbench.profiles.calibration_report import report_path
+from dsbench.profiles.cost import load_cost_table
+from dsbench.profiles.samples import load_samples
+from dsbench.ranges import parse_batches, parse_events, parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.planner import refuse_anticipation
@@ -26,12 +23,9 @@ from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, default_home
 from dsbench.settings import RunConfig
 from dsbench.writing import check_writable, file_to_write, note
 
-QUICK_PASSES = 2
-STANDING_ROOM = 48  # slots past its context that a profiled request holds
-
 
 def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | None, plots: Path | None) -> None:
-    batches = parse_range(config.batch or _default_batches(config), what="batch")
+    batches = parse_batches(config.batch, on_gpu=pick_device(config).type == "cuda")
     contexts = parse_range(context, what="context")
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
@@ -54,44 +48,13 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
             print(picture)
 
 
-def longest_context(deployment: Deployment) -> int:
-    """The largest mean context whose spread (half as much again) and a block still fit the model's context."""
-    return (deployment.target.model.shape.context - STANDING_ROOM) * 2 // 3
-
-
-def measure_table(
-    deployment: Deployment,
-    config: RunConfig,
-    batches: Sequence[int],
-    contexts: Sequence[int],
-    passes: int,
-    path: Path,
-) -> tuple[CostTable, FitReport]:
-    """Profiles with a progress line on stderr; the table goes to `path`, its raw samples beside it."""
-    from dsbench.profile_cost import profile_cost as measure
-
-    with _progress() as bar:
-        task = bar.add_task("profiling step shapes", total=None)
-
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        table, report, samples = measure(
-            deployment, batches=batches, contexts=contexts, passes=passes, seed=config.seed,
-            temperature=config.temperature, notice=advance,
-        )  # fmt: skip
-    save_samples(path, samples)
-    table.save(path)
-    return table, report
-
-
 def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool, as_json: bool = False) -> None:
-    from dsbench.deployment import known_contract
     from dsbench.estimate import find_estimate
     from dsbench.live import progress
     from dsbench.store import RunStore
     from dsbench.summary import print_summary, summary_frame
-    from dsbench.sweep import check_settings, plan_sweep, run_sweep
+    from dsbench.sweep import check_settings, run_sweep
+    from dsbench.sweep_plan import plan_sweep
     from dsbench.sweep_run import writing
 
     plan = plan_sweep(config, on_gpu=pick_device(config).type == "cuda", home=default_home())
@@ -108,28 +71,6 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
         print(summary_frame(store).to_json(orient="records", indent=2))
     else:
         print_summary(folder)
-
-
-def cost_file(config: RunConfig, deployment: Deployment) -> Path:
-    """The table that fits and covers the batch sizes, or one measured now and kept for this machine."""
-    found = find_cost_file(config, deployment)
-    asked = parse_range(config.batch or _default_batches(config), what="batch")
-    if found is not None and (config.cost or load_cost_table(found).box.requests[1] >= asked[-1]):
-        return found
-    note("no cost table covers this: measuring a short one (`dsbench profile-cost` makes a better one)")
-    usual = (1, 4, 8, 16) if deployment.device.type == "cpu" else (1, 4, 16, 64, 256)
-    path = cost_path(deployment)
-    check_writable(path.parent)
-    _, report = measure_table(deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES, path)
-    if report.verify.heldout_median is not None:
-        note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
-    return path
-
-
-def _contexts(deployment: Deployment) -> tuple[int, ...]:
-    """Mean contexts of a short profile, as far as the model's own context reaches."""
-    longest = longest_context(deployment)
-    return tuple(c for c in (64, 256) if c <= longest) or (longest,)
 
 
 def generate(
@@ -222,7 +163,6 @@ def calibrate(
 ) -> None:  # fmt: skip
     from dsbench.calibrate import calibrate as fit
     from dsbench.plots_reliability import draw_reliability
-    from dsbench.profiles.calibration_report import report_path
     from dsbench.rollouts import check_workloads
 
     wanted = parse_events(events)
@@ -302,22 +242,8 @@ def trace_rounds(config: RunConfig, *, mode: str, batch: int, steps: int, out: P
         print(path)
 
 
-def _default_batches(config: RunConfig) -> str:
-    from dsbench.sweep import CPU_BATCHES, GPU_BATCHES
-
-    return GPU_BATCHES if pick_device(config).type == "cuda" else CPU_BATCHES
-
-
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise UsageError(f"{text!r} is no number") from None
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(),
-        TimeRemainingColumn(), console=console, disable=not console.is_terminal,
-    )  # fmt: skip

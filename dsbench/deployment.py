@@ -1,9 +1,8 @@
-"""What runs: device, target, drafter, calibration, cost table, and the contract that ties measurements to them."""
+"""What runs: device, target, drafter, calibration, and the contract that ties measurements to them."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import subprocess
 import sys
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numba
+import numpy
 import torch
 
 import dsbench.profiles
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.calibration import CalibrationSet, load_calibration_set
-from dsbench.profiles.cost import load_cost_table
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.drafters.draft import Drafter, NoDrafter
 from dsbench.runtime.drafters.load import load_drafter
@@ -236,30 +235,8 @@ def _calibrations(config: RunConfig, folder: Path, drafter: Drafter, target_dige
     return calibrations
 
 
-def cost_path(deployment: Deployment) -> Path:
-    """Where this machine's cost table for this deployment is cached."""
-    key = hashlib.sha256(json.dumps(deployment.contract, sort_keys=True).encode()).hexdigest()[:12]
-    return deployment.home / "costs" / f"{key}.json"
-
-
-def find_cost_file(config: RunConfig, deployment: Deployment) -> Path | None:
-    """The named table, else this machine's cached one, else one that ships and fits; None if there is none.
-
-    Raises EnvironmentRefused, naming what differs, if the named table belongs to another deployment.
-    """
-    if config.cost:
-        load_cost_table(Path(config.cost)).require(deployment.contract)
-        return Path(config.cost)
-    if cost_path(deployment).exists():
-        return cost_path(deployment)
-    shipped = [p for p in sorted(SHIPPED.glob("*/cost/*.json")) if not p.name.endswith(".samples.json")]
-    return next((p for p in shipped if load_cost_table(p).contract == deployment.contract), None)
-
-
 def environment(device: torch.device) -> dict[str, str]:
     """Facts of this machine that a reader of a result needs."""
-    import numpy
-
     facts = {
         "device": device_name(device),
         "platform": platform.platform(),

@@ -8,14 +8,13 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from dsbench.commands import cost_file
+from dsbench.cost_file import cost_file
 from dsbench.deployment import Deployment, deploy, environment, has_drafter, sources_digest
 from dsbench.engines import Engines
 from dsbench.errors import UsageError
@@ -30,30 +29,11 @@ from dsbench.replay import replay_queue, replaying
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.request import Request
 from dsbench.store import write_atomically
+from dsbench.sweep_plan import Setting, SweepPlan
 from dsbench.sweep_run import Measured, Task
 from dsbench.texts import build_queue, pinned_texts
 from dsbench.traffic import measured_of
 from dsbench.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from dsbench.sweep import SweepPlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a bench measures on, in words and digests: what cells and run.json need to know of it. Keys by mode."""
-
-    contract: dict[str, str]
-    contracts: dict[str, dict[str, str]]  # of the arms, with their own drafters
-    blocks: dict[str, int]  # draft tokens a round
-    code: str  # digest of the measured packages' sources
-    environment: dict[str, str]
-    target: str
-    random_weights: bool
-    calibrated: bool
-    calibration: str  # digest
-    cost: str  # digest
-    provenance: dict[str, str] = field(default_factory=dict)  # of the cost table
 
 
 class EngineBench:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from dsbench.errors import DsbenchError
 from dsbench.profiles.calibration import Rule, load_calibration_set
 from dsbench.profiles.cost import CostTable, StepShape, load_cost_table
 from dsbench.runtime.arm import Arm
+from dsbench.sweep_plan import SweepPlan
 from dsbench.traffic import measured_of
-
-if TYPE_CHECKING:
-    from dsbench.sweep import SweepPlan
 
 GUESS = 0.6  # of the drafts of each depth accepted, where no calibration says
 LETTERS = 4  # of a prompt a token, about

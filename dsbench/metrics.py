@@ -17,11 +17,10 @@ from dsbench.errors import UsageError
 from dsbench.intervals import Held, Interval, quantile_of, ratio_of_sums
 from dsbench.latency import SPEEDS, latencies, percentiles, user_speeds
 from dsbench.open_loop import open_flags, open_rates
+from dsbench.store import StoredCell
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from dsbench.store import StoredCell
 
 PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
 ROUND_KEYS = (

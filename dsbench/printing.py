@@ -14,7 +14,7 @@ from dsbench.traffic import measured_of
 
 if TYPE_CHECKING:
     from dsbench.estimate import Estimate
-    from dsbench.sweep import SweepPlan
+    from dsbench.sweep_plan import SweepPlan
 
 KINDS = {
     "conditional": "draft k accepted, given that those before it were",

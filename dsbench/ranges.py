@@ -12,6 +12,7 @@ COLDEST, HOTTEST = 1e-6, 1e6  # beyond, logits over temperature leave fp32
 RANGED = ("static", "mtp")  # modes that take a number
 MOST = 1_000_000  # of anything that a range counts
 GRAMMAR = "e.g. 1,2,4  1:8  16:64:8  1:256:x2"
+CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
 
 
 def parse_range(text: str, *, what: str = "range") -> tuple[int, ...]:
@@ -20,6 +21,11 @@ def parse_range(text: str, *, what: str = "range") -> tuple[int, ...]:
     for part in text.split(","):
         found.update(_part(part.strip(), text, what))
     return tuple(sorted(found))
+
+
+def parse_batches(text: str, *, on_gpu: bool) -> tuple[int, ...]:
+    """Batch sizes, as `parse_range`; those that are usual on such a machine where `text` is empty."""
+    return parse_range(text or (GPU_BATCHES if on_gpu else CPU_BATCHES), what="batch")
 
 
 def parse_modes(text: str) -> tuple[str, ...]:

@@ -6,104 +6,25 @@ import datetime
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from dsbench.deployment import pick_device
-from dsbench.engine_bench import EngineBench, Setting
+from dsbench.engine_bench import EngineBench
 from dsbench.errors import IncompleteRun, UsageError
 from dsbench.launch import Here, Workers
+from dsbench.launch_ray import RayStaff
 from dsbench.profiles.contract import check_contract
-from dsbench.ranges import parse_modes, parse_range, split_workloads
-from dsbench.replay import open_trace, trace_workload
-from dsbench.runtime.arm import Arm, parse_arm
-from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.planner import refuse_anticipation
-from dsbench.runtime.request import SamplingParams
-from dsbench.settings import RunConfig
-from dsbench.store import Cell, RunStore
+from dsbench.store import RunStore
+from dsbench.sweep_plan import Setting, SweepPlan
 from dsbench.sweep_run import Crew, Point, Watcher, missing, run_missing
-from dsbench.trace import Trace
-from dsbench.traffic import Traffic, measured_of, plan_traffic
-from dsbench.workloads.arrivals import Arrivals
-from dsbench.workloads.workload import Workload, load_workload
 from dsbench.writing import note
 
-CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
 FIXED = (  # settings that a resumed run must share, besides its contract
     "accept", "temperature", "top_k", "top_p", "lag", "draft", "text", "seed", "max_tokens", "requests",
     "input_len", "output_len",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepPlan:
-    """Everything a sweep will do, resolved and checked before anything runs."""
-
-    config: RunConfig
-    arms: tuple[Arm, ...]
-    batches: tuple[int, ...]
-    workloads: tuple[Workload, ...]
-    engine: EngineConfig
-    pinned: bool
-    traffic: Traffic
-    trace: Trace | None = None  # whose acceptance is replayed
-
-    def cell(self, arm: Arm, batch: int, load: Arrivals | None, workload: Workload, setting: Setting) -> Cell:
-        config, (prompts, outputs) = self.config, self.traffic.lengths
-        return Cell(
-            mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept=config.accept,
-            temperature=config.temperature, draft=config.draft,
-            top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
-            max_tokens=config.max_tokens, lag=self.engine.lag,
-            measured=len(measured_of(load, batch, config.requests)[0]),
-            cost=setting.cost if arm.planned else "",
-            calibration=setting.calibration if arm.policy not in ("full", "fixed") else "",
-            acceptance=self.acceptance, arrivals=load.name if load else "", rate=load.rate if load else 0.0,
-            prompt_lengths=prompts, output_lengths=outputs,
-        )  # fmt: skip
-
-    @property
-    def acceptance(self) -> str:
-        return "" if self.trace is None else self.trace.label
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        return tuple(arm.name for arm in self.arms)
-
-    @property
-    def passes(self) -> int:
-        points = len(self.batches) * len(self.traffic.loads) * len(self.workloads)
-        return len(self.arms) * points * self.config.repeats
-
-
-def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
-    """Checks arms, ranges and workloads. Raises UsageError for the first that is wrong."""
-    arms = tuple(parse_arm(name) for name in parse_modes(config.mode))
-    if not arms:
-        raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
-    engine = EngineConfig(rule=config.accept, lag=config.budget_lag, draft=config.draft)
-    pinned = config.text == "pinned" and config.accept == "coupled"
-    if not pinned and any(arm.policy == "oracle" for arm in arms):
-        raise UsageError("the oracle needs a recorded text", hint="run it with --accept coupled --text pinned")
-    batches = parse_range(config.batch or (GPU_BATCHES if on_gpu else CPU_BATCHES), what="batch")
-    SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
-    for arm in arms:
-        refuse_anticipation(arm, config.accept, config.budget_lag)
-    names = list(dict.fromkeys(split_workloads(config.workload)))
-    trace = open_trace(config, arms)
-    workloads = tuple(
-        load_workload(name, seed=config.seed, home=home) if trace is None else trace_workload(trace, name)
-        for name in names
-    )
-    twice = [w.name for w in workloads if sum(w.name == other.name for other in workloads) > 1]
-    if twice:
-        raise UsageError(f"two workloads are named {twice[0]}", hint="rename one of the files")
-    return SweepPlan(
-        config=config, arms=arms, batches=batches, workloads=workloads, engine=engine, pinned=pinned, trace=trace,
-        traffic=plan_traffic(config),
-    )  # fmt: skip
 
 
 def run_sweep(
@@ -150,8 +71,6 @@ def _hire(plan: SweepPlan, folder: Path, notice: Callable[[str], None]) -> tuple
     if plan.config.launcher == "local":
         bench = EngineBench(plan, folder, notice)
         return Here(bench), bench.describe(), bench.close
-    from dsbench.launch_ray import RayStaff
-
     config, wanted = plan.config, plan.config.workers or 1
     on_gpu = pick_device(config).type == "cuda"
     staff = RayStaff(

@@ -24,7 +24,7 @@ from tiny import tiny_drafter, tiny_shape, write_mtp
 from dsbench import cli
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import Calibration, CalibrationSet, EventKey, Quality
-from dsbench.ranges import parse_range
+from dsbench.ranges import parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.drafters.checkpoint import read_drafter
 from dsbench.runtime.drafters.events import event_shapes
@@ -33,7 +33,6 @@ from dsbench.runtime.targets.dense import random_weights
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
 from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import resolve
-from dsbench.sweep import split_workloads
 
 ROOT = Path(__file__).parent.parent
 

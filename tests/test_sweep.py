@@ -20,7 +20,7 @@ from dsbench.ranges import parse_modes
 from dsbench.runtime.arm import parse_arm
 from dsbench.settings import RunConfig, resolve
 from dsbench.store import RunStore
-from dsbench.sweep import plan_sweep
+from dsbench.sweep_plan import plan_sweep
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import DenseTarget, attend, layer_weights
+from dsbench.runtime.targets.dense import DenseTarget, attend
 from dsbench.runtime.targets.fused import fused_layer, runs_fused
+from dsbench.runtime.targets.layer import layer_weights
 
 
 class DSparkDrafter:

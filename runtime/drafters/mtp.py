@@ -25,8 +25,9 @@ from dsbench.runtime.drafters.slots import draw_rows
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend, layer_weights
+from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend
 from dsbench.runtime.targets.fused import fused_layer, runs_fused
+from dsbench.runtime.targets.layer import layer_weights
 
 
 class MtpDrafter:

@@ -6,13 +6,9 @@ Shapes: M rows, D hidden, V vocabulary, H heads, K key-value heads, E head width
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from dsbench.errors import UsageError
 from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.fused import embed, settle
 from dsbench.kernels.linear import Projection
@@ -20,27 +16,12 @@ from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
 from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
+from dsbench.runtime.state import StatePool
 from dsbench.runtime.targets.fused import fused_layer, runs_fused
+from dsbench.runtime.targets.layer import Layer, layer_weights, take_tensor
 from dsbench.runtime.targets.shape import ModelShape
 
-if TYPE_CHECKING:
-    from dsbench.runtime.state import StatePool
-
 MARGIN = 128  # rotary positions past the context: a rectangular block may reach there, and is never committed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """Weights of one decoder layer, projections fused row-wise."""
-
-    input_norm: Tensor  # [D]
-    qkv: Projection  # [(H + 2K) E, D]
-    output: Projection  # [D, H E]
-    mlp_norm: Tensor  # [D]
-    gate_up: Projection  # [2 I, D]
-    down: Projection  # [D, I]
-    q_norm: Tensor | None  # [E]
-    k_norm: Tensor | None  # [E]
 
 
 class DenseTarget:
@@ -52,10 +33,11 @@ class DenseTarget:
     def __init__(self, shape: ModelShape, weights: dict[str, Tensor], *, digest: str, exact: bool = False) -> None:
         self.shape, self.exact = shape, exact
         self.digest = digest
-        self.embedding = _take(weights, "model.embed_tokens.weight", (shape.vocab, shape.hidden))
-        self.head = self.embedding if shape.tied else _take(weights, "lm_head.weight", (shape.vocab, shape.hidden))
+        table = (shape.vocab, shape.hidden)
+        self.embedding = take_tensor(weights, "model.embed_tokens.weight", table)
+        self.head = self.embedding if shape.tied else take_tensor(weights, "lm_head.weight", table)
         self.unembed = Projection(self.head, exact=exact)
-        self.norm = _take(weights, "model.norm.weight", (shape.hidden,))
+        self.norm = take_tensor(weights, "model.norm.weight", (shape.hidden,))
         self.layers = [layer_weights(shape, weights, f"model.layers.{i}.", exact=exact) for i in range(shape.layers)]
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
@@ -117,37 +99,6 @@ def attend(
         q, *kept, batch.pages, batch.cu_rows, batch.context, causal=causal, window=window, most_rows=batch.most_rows
     )
     return layer.output(mixed.flatten(1))
-
-
-def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str, *, exact: bool = False) -> Layer:
-    """One layer from Hugging Face names under `prefix`. Raises UsageError naming a tensor that lacks or misfits."""
-    d, q, kv = shape.hidden, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-
-    def take(name: str, *size: int) -> Tensor:
-        return _take(weights, prefix + name + ".weight", size)
-
-    def project(*parts: Tensor) -> Projection:
-        return Projection(parts[0] if len(parts) == 1 else torch.cat(parts), exact=exact)
-
-    return Layer(
-        input_norm=take("input_layernorm", d),
-        qkv=project(take("self_attn.q_proj", q, d), take("self_attn.k_proj", kv, d), take("self_attn.v_proj", kv, d)),
-        output=project(take("self_attn.o_proj", d, q)),
-        mlp_norm=take("post_attention_layernorm", d),
-        gate_up=project(take("mlp.gate_proj", shape.mlp, d), take("mlp.up_proj", shape.mlp, d)),
-        down=project(take("mlp.down_proj", d, shape.mlp)),
-        q_norm=take("self_attn.q_norm", shape.head_width) if shape.qk_norm else None,
-        k_norm=take("self_attn.k_norm", shape.head_width) if shape.qk_norm else None,
-    )
-
-
-def _take(weights: dict[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
-    tensor = weights.get(name)
-    if tensor is None:
-        raise UsageError(f"the checkpoint lacks the tensor {name}", hint="config.json may belong to another model")
-    if tuple(tensor.shape) != size:
-        raise UsageError(f"tensor {name} has shape {list(tensor.shape)}, the config says {list(size)}")
-    return tensor
 
 
 def random_weights(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:

@@ -5,8 +5,6 @@ Shapes: M rows, D hidden. A row's numbers differ from those of the plain layer b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from dsbench.kernels.attention import paged_attention
@@ -14,10 +12,8 @@ from dsbench.kernels.fused import Stream, normed_qkv, normed_swiglu, product_add
 from dsbench.kernels.fused_tiles import fuses, turns_in_product
 from dsbench.kernels.rope import rotate_and_store
 from dsbench.runtime.batch import Batch
+from dsbench.runtime.targets.layer import Layer
 from dsbench.runtime.targets.shape import ModelShape
-
-if TYPE_CHECKING:
-    from dsbench.runtime.targets.dense import Layer
 
 
 def runs_fused(shape: ModelShape, rows: int, like: Tensor, *, exact: bool) -> bool:

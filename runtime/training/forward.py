@@ -16,7 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dsbench.kernels.norm import rms_norm
 from dsbench.kernels.rope import rotate
 from dsbench.kernels.swiglu import swiglu_reference
-from dsbench.runtime.targets.dense import DenseTarget, Layer
+from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.layer import Layer
 from dsbench.runtime.targets.shape import ModelShape
 
 
