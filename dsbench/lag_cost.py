@@ -2,22 +2,32 @@
 
 The base has the confidences of the round itself, as if waiting for them were free, and a seat that is free the moment
 its request ends. Beside the whole cost of an age stands that of the budget alone, where seats are freed at once too.
+Prompts take no time and none waits for another: theirs is the same for every age. No torch.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
 from dsbench.errors import UsageError
 from dsbench.intervals import Interval, paired_ratio
 from dsbench.profiles.cost import CostTable
+from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.budget import DEPTHS
+from dsbench.runtime.objective import Array
+from dsbench.simulated_costs import Costs
+from dsbench.simulated_loop import play
+from dsbench.simulated_plan import Pace, PromptPasses
+from dsbench.simulated_requests import Script, script_of
 from dsbench.trace import Trace
-from dsbench.virtual_clock import Clocked, Served, Texts
 
 LEAST = 64  # measured requests at least
+AT_ONCE = PromptPasses(most=sys.maxsize, chunks=(sys.maxsize,), share=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,38 +44,83 @@ class LagCost:
     base_tau: float
 
 
+class PromptsFree(Costs):
+    """Rounds at their cost; prompts take no time."""
+
+    def prefill(self, requests: int, rows: int, context: int) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Served:
+    """Tokens and seconds in a seat of the measured requests, by text, [texts] each; tokens a round and seat."""
+
+    tokens: Array
+    seconds: Array
+    tau: float
+
+    def over(self, base: Served) -> Interval:
+        ratio = paired_ratio(self.tokens, self.seconds, base.tokens, base.seconds)
+        assert ratio is not None, "texts were served"
+        return ratio
+
+
 def lag_costs(
     trace: Trace, table: CostTable, *, workloads: Sequence[str], batches: Sequence[int],
     sources: Sequence[tuple[int, bool]],
 ) -> Iterator[LagCost]:  # fmt: skip
-    """Each workload, batch size and source, (age, free), in turn. Raises UsageError for a workload the trace lacks."""
-    prior = np.asarray(trace.calibrations().entries[0].prior_survival)
+    """Each workload, batch size and source, (age, free), in turn.
+
+    Raises UsageError for a workload that the trace lacks, or of which nothing was drafted.
+    """
+    prior, costs = np.asarray(trace.calibrations().entries[0].prior_survival), PromptsFree(table=table)
     for workload in workloads:
-        rows = [row for row in trace.rows if row.workload == workload]
-        if not rows:
-            held = ", ".join(dict.fromkeys(row.workload for row in trace.rows))
-            raise UsageError(f"the trace holds no workload {workload!r}", hint=f"it holds: {held}")
-        texts = Texts.of(rows, prior)
+        texts = _texts(trace, workload)
         for batch in batches:
-            base = _serve(texts, table, batch, 0, False, 0)
+            base = _serve(texts, costs, prior, batch, late_budget(0), free=False)
             for age, free in sources:
-                early, late = (_serve(texts, table, batch, age, free, rounds) for rounds in (0, max(age - 1, 0)))
+                early = _serve(texts, costs, prior, batch, late_budget(age), free=free)
+                late = early if age < 2 else _serve(texts, costs, prior, batch, all_late(age), free=free)
                 yield LagCost(
-                    workload=workload, batch=batch, age=age, free=free, budget=_over(early, base),
-                    whole=_over(late, base), tau=_tau(early, batch), base_tau=_tau(base, batch),
+                    workload=workload, batch=batch, age=age, free=free, budget=early.over(base), whole=late.over(base),
+                    tau=early.tau, base_tau=base.tau,
                 )  # fmt: skip
 
 
-def _serve(texts: Texts, table: CostTable, batch: int, age: int, free: bool, late: int) -> Served:
-    whole = -(-max(batch, LEAST) // len(texts.names)) * len(texts.names)  # every text as often
-    return Clocked(texts, table, batch=batch, age=age, free=free, late=late).run(whole)
+def late_budget(age: int) -> Pace:
+    return Pace(delay=0, age=age, waits=False, prompts=AT_ONCE)
 
 
-def _tau(served: Served, batch: int) -> float:
-    return served.delivered / (served.rounds * batch)
+def all_late(age: int) -> Pace:
+    """Of age 1 or more: the budget is late, and so is who has ended."""
+    return Pace(delay=age - 1, age=age, waits=False, prompts=AT_ONCE)
 
 
-def _over(served: Served, base: Served) -> Interval:
-    ratio = paired_ratio(served.tokens, served.seconds, base.tokens, base.seconds)
-    assert ratio is not None, "texts were served"
-    return ratio
+def _texts(trace: Trace, workload: str) -> list[Script]:
+    rows = [row for row in trace.rows if row.workload == workload]
+    if not rows:
+        held = ", ".join(dict.fromkeys(row.workload for row in trace.rows))
+        raise UsageError(f"the trace holds no workload {workload!r}", hint=f"it holds: {held}")
+    texts = [script_of(row, len(row.output)) for row in rows if len(row.output) > 1]
+    if not texts:
+        raise UsageError(f"nothing was drafted of workload {workload!r}", hint="its answers are of one token each")
+    return texts
+
+
+def _serve(texts: Sequence[Script], costs: Costs, prior: Array, batch: int, pace: Pace, *, free: bool) -> Served:
+    """The texts in turn, again and again. Requests before the measured ones warm the seats, later ones fill them."""
+    whole = -(-max(batch, LEAST) // len(texts)) * len(texts)  # every text as often
+    wanted = range(batch, batch + whole)
+    queue = (replace(texts[i % len(texts)], id=i) for i in count())
+    played = play(
+        queue, parse_arm("compact:free" if free else "compact"), texts[0].free.shape[1], costs, pace,
+        concurrency=batch, until=frozenset(wanted), prior=prior, depths=DEPTHS,
+    )  # fmt: skip
+    tokens, seconds = np.zeros(len(texts)), np.zeros(len(texts))
+    for one in played.requests:
+        if one["request"] in wanted:
+            text = one["request"] % len(texts)
+            tokens[text] += one["output_tokens"]
+            seconds[text] += one["finished"] - one["admitted"]
+    delivered, seats = (sum(step[name] for step in played.steps) for name in ("delivered", "seats"))
+    return Served(tokens=tokens, seconds=seconds, tau=delivered / seats)

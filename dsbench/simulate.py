@@ -28,9 +28,10 @@ from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.simulated_costs import Costs, load_costs
 from dsbench.simulated_loop import Played, play
-from dsbench.simulated_plan import OVERLAPPED, WAITING, Pace, Script
+from dsbench.simulated_plan import OVERLAPPED, WAITING, Pace
+from dsbench.simulated_requests import Script, script_of
 from dsbench.store import Cell, RunStore
-from dsbench.trace import Trace, TraceRow
+from dsbench.trace import Trace
 from dsbench.workloads.workload import Workload
 
 CODE = "simulated"  # instead of the sources that were measured
@@ -118,7 +119,7 @@ def simulate(plan: Simulation, store: RunStore, sources: Mapping[str, str], noti
             shutil.copy(source, store.folder / source.name.replace(table.stem, "cost"))
     for workload in plan.workloads:
         rows = {(row.workload, row.name): row for row in plan.trace.rows}
-        texts = [_text(rows[p.workload, p.id], plan.config.max_tokens) for p in workload.prompts]
+        texts = [script_of(rows[p.workload, p.id], plan.config.max_tokens) for p in workload.prompts]
         for batch in plan.batches:
             for arm in plan.arms:
                 _play_cell(plan, store, arm, batch, workload, texts)
@@ -168,27 +169,8 @@ def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:
     return {"steps": steps, "rounds": rounds, "requests": requests}
 
 
-def _text(row: TraceRow, most: int) -> Script:
-    room = min(most, len(row.output))
-    return Script(
-        id=-1, name=row.name, workload=row.workload, prompt_tokens=len(row.prompt), room=room,
-        match=row.drafts.match.astype(np.int64), conditional=_chance(row.drafts.logits),
-        free=_chance(row.drafts.free), repetition=_repetition(row.output[:room]),
-    )  # fmt: skip
-
-
 def _numbered(script: Script, number: int, replica: int) -> Script:
     return replace(script, id=number, name=script.name if replica == 0 else f"{script.name}#{replica}")
-
-
-def _chance(logits: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
-
-
-def _repetition(tokens: Sequence[int], n: int = 4) -> float:
-    """As `measure.repetition`."""
-    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _digest(table: Any) -> str:

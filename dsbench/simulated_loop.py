@@ -7,8 +7,9 @@ beyond what the table holds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from dsbench.profiles.cost import StepShape
@@ -18,8 +19,9 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.objective import Array
 from dsbench.runtime.recent import Recent
 from dsbench.simulated_costs import Costs
-from dsbench.simulated_plan import Choice, Chooser, Pace, Script, Seat
+from dsbench.simulated_plan import Choice, Chooser, Pace
 from dsbench.simulated_records import HANDED, Delivered, Spent, request_row, round_row, step_row
+from dsbench.simulated_requests import Script, Seat
 
 WAITING_ROWS = EngineConfig().prefill_chunk  # prompt rows of a pass that is waited for
 
@@ -34,16 +36,16 @@ class Played:
 
 
 def play(
-    queue: Sequence[Script], arm: Arm, block: int, costs: Costs, pace: Pace, *, concurrency: int, until: frozenset[int],
+    queue: Iterable[Script], arm: Arm, block: int, costs: Costs, pace: Pace, *, concurrency: int, until: frozenset[int],
     prior: Array, depths: Sequence[int] = (), full: bool = False,
 ) -> Played:  # fmt: skip
-    """Plays the queue at a fixed concurrency until the requests `until` have ended.
+    """Plays the queue, which may be endless, at a fixed concurrency until the requests `until` have ended.
 
     block: G, 0 without a drafter; prior: survival [G] of a request that nothing is known of; depths: shallower drafts
     that are captured; full: planned arms draft the whole block.
     """
     budgets = None
-    if arm.policy in ("argmax", "oracle") and not pace.waits:
+    if arm.policy in ("argmax", "free", "oracle") and not pace.waits:
         shallow = arm.commit == "all" and not full
         budgets = Budgets(costs.table, block, (*(d for d in depths if shallow and d < block), block), arm.weight)
     chooser = Chooser(
@@ -51,10 +53,9 @@ def play(
         recent=Recent(block),
     )  # fmt: skip
     loop = _Loop(chooser=chooser, costs=costs)
-    waiting, open_ids = deque(queue), set(until)
+    waiting, open_ids = iter(queue), set(until)
     while open_ids:
-        room = concurrency - loop.running
-        loop.admit([waiting.popleft() for _ in range(min(room, len(waiting)))])
+        loop.admit(list(islice(waiting, concurrency - loop.running)))
         assert loop.seats or loop.prompts, f"requests {sorted(open_ids)[:5]} never end"
         if loop.seats:
             loop.round()

@@ -1,12 +1,12 @@
 """What a simulated round does: the real planner over recorded confidences, as old as the pace says. Pure.
 
-Shapes: R requests, G block, n output tokens of a text.
+Shapes: R requests, G block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,22 +16,7 @@ from dsbench.runtime.budget import Budgets, early_stop, want_tier
 from dsbench.runtime.config import CHUNKS, LAG, PATIENCE, PROMPTS, SHARE
 from dsbench.runtime.objective import Array
 from dsbench.runtime.recent import Recent
-from dsbench.virtual_clock import best_windows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Script:
-    """A request to play: its prompt's length, how many tokens it emits, and what was drafted at every anchor."""
-
-    id: int
-    name: str
-    workload: str
-    prompt_tokens: int
-    room: int
-    match: Array  # [n - 1] drafts that equal the text
-    conditional: Array  # [n - 1, G] calibrated P(draft j passes | those before it did)
-    free: Array  # [n - 1, G] the same from the token-free head
-    repetition: float
+from dsbench.simulated_requests import Seat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +34,8 @@ class Pace:
     """How far the host is behind.
 
     delay: rounds launched before one is read; until then nobody leaves a seat. age: how many rounds back the
-    confidences lie that set a budget, 0: the round's own. waits: prompts run while no round does, and depth and rows
-    are chosen within the round, as by the engine that waits for each phase.
+    confidences lie that set a budget, which knows of no token since; 0: the round's own. waits: prompts run while no
+    round does, and depth and rows are chosen within the round, as by the engine that waits for each phase.
     """
 
     delay: int
@@ -58,55 +43,13 @@ class Pace:
     waits: bool
     prompts: PromptPasses = PromptPasses()
 
+    def told(self, number: int) -> int:
+        """The last round that the budget of round `number` knows of."""
+        return number - max(self.age, self.delay + 1)
+
 
 OVERLAPPED = Pace(delay=LAG - 1, age=LAG, waits=False)
 WAITING = Pace(delay=0, age=0, waits=True)
-
-
-@dataclass(slots=True, kw_only=True)
-class Seat:
-    """A request under way. `past`: (tokens emitted, survival [G]) after each of its rounds, from round `joined` on."""
-
-    script: Script
-    admitted: float
-    first: float = 0.0
-    prefilled: int = 0
-    out: int = 0
-    joined: int = -1
-    ended: int | None = None  # the round that brought its last token
-    past: list[tuple[int, Array]] = field(default_factory=list)
-
-    @property
-    def left(self) -> int:
-        """Drafts that may be accepted now."""
-        return 0 if self.ended is not None else self.script.room - self.out - 1
-
-    @property
-    def context(self) -> int:
-        return self.script.prompt_tokens + self.out - 1
-
-    @property
-    def match(self) -> int:
-        """Drafts at the anchor that equal the text."""
-        return int(self.script.match[self.out - 1]) if self.out <= len(self.script.match) else 0
-
-    def emitted(self, by: int) -> int:
-        """Tokens after round `by`; none before its first round was read."""
-        at = min(by - self.joined, len(self.past) - 1)
-        return self.past[at][0] if at >= 0 else 0
-
-    def seen(self, by: int) -> int | None:
-        """The last of its rounds up to `by` that counted; None where none has been read."""
-        last = min(by, self.joined + len(self.past) - 1, by if self.ended is None else self.ended)
-        return last if last >= self.joined else None
-
-    def survival(self, by: int) -> Array | None:
-        last = self.seen(by)
-        return None if last is None else self.past[last - self.joined][1]
-
-    def row(self, of: Array) -> Array:
-        """The row [G] of `conditional` or `free` at its anchor; the last one again once it has ended."""
-        return of[min(self.out, len(of)) - 1] if len(of) else np.zeros(of.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,19 +108,18 @@ class Chooser:
 
         An oracle's windows, and the rows for them, are what the text takes of the block.
         """
-        n = len(seats)
-        read = number - 1 - self.pace.delay
+        n, read = len(seats), self.pace.told(number)
         known = np.array([s.emitted(read) for s in seats])
         left = np.array([s.ended is None or s.ended > read for s in seats])
         prompts = np.array([s.script.prompt_tokens for s in seats])
         context = int((prompts + known - 1)[left].sum())
         room = np.array([s.script.room for s in seats])
+        open_to = np.where(left, np.clip(room - known - 1, 0, self.block), 0)
         if self.arm.policy == "oracle":
             usual = np.tile(self.prior, (n, 1))
-            deep = budgets.foresight(usual, np.where(left, np.clip(room - known - 1, 0, self.block), 0), context)
+            deep = budgets.foresight(usual, open_to, context)
             return self._foreseen(budgets, seats, np.minimum(limits, deep), deep, context)
-        past, unread = self._past(seats, number, np.cumprod(conditional, axis=1))
-        open_to = np.where(left, np.clip(room - known - 1, 0, self.block), 0)
+        past, unread = self._past(seats, number, np.cumprod(conditional, axis=1), np.cumprod(free, axis=1))
         sets = self.recent.sets(past, ~unread & (open_to > 0)) if self.pace.age else past
         chosen = budgets.choose(sets, open_to, context)
         own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
@@ -218,7 +160,7 @@ class Chooser:
         else:
             if policy == "oracle":
                 survival = (column < np.array([s.match for s in seats])[:, None]).astype(np.float64)
-            past, unread = (seen, unread) if policy == "free" else self._past(seats, number, survival)
+            past, unread = self._past(seats, number, survival, seen)
             window = best_windows(survival, cap, want_tier(past, cap, self.table, context, self.arm.weight).rows - n)
         sent = cap if self.arm.commit == "window" else window
         rows = n + int(sent.sum())
@@ -229,13 +171,25 @@ class Chooser:
 
     def _age(self, seats: Sequence[Seat], number: int) -> int:
         """Rounds since the oldest confidences behind the budget."""
-        read = number - 1 - self.pace.delay
+        read = self.pace.told(number)
         found = [s.seen(number - self.pace.age) for s in seats if s.ended is None or s.ended > read]
         return max((number - f for f in found if f is not None), default=0)
 
-    def _past(self, seats: Sequence[Seat], number: int, own: Array) -> tuple[Array, Array]:
-        """Survival [R, G] that is `age` rounds old, and whose is a prior: nothing of theirs was read. [R]"""
-        if self.pace.age == 0 or self.arm.policy == "oracle":
-            return own, np.zeros(len(seats), bool)
+    def _past(self, seats: Sequence[Seat], number: int, own: Array, free: Array) -> tuple[Array, Array]:
+        """Survival [R, G] that sets the budget, and whose is a prior: nothing of theirs was read. [R]
+
+        Of the round itself it is `free` for an arm that asks for it, and `own` else.
+        """
+        if self.pace.age == 0 or self.arm.policy in ("free", "oracle"):
+            return free if self.arm.policy == "free" else own, np.zeros(len(seats), bool)
         found = [s.survival(number - self.pace.age) for s in seats]
         return np.stack([self.prior if f is None else f for f in found]), np.array([f is None for f in found])
+
+
+def best_windows(survival: Array, limits: Array, budget: int) -> Array:
+    """Drafts [R] of the `budget` best within limits; ties go to the shallower, then to the request that is first."""
+    requests, block = survival.shape
+    score = np.where(np.arange(block) < limits[:, None], np.minimum.accumulate(survival, axis=1), -1.0)
+    best = np.argsort(-score.T.ravel(), kind="stable")[:budget]
+    best = best[score.T.ravel()[best] >= 0]
+    return np.bincount(best % requests, minlength=requests)

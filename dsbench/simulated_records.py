@@ -8,7 +8,8 @@ from typing import Any
 
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.request import prompt_name
-from dsbench.simulated_plan import Choice, Pace, Script, Seat
+from dsbench.simulated_plan import Choice, Pace
+from dsbench.simulated_requests import Script, Seat
 
 UNSEEN = -1
 HANDED = 1e-9  # seconds between what the host reads of one round: first tokens, its record, who ended

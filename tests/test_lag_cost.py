@@ -1,4 +1,4 @@
-"""The virtual clock serves a trace as the overlapped loop does, and what lateness costs is what a closed form says."""
+"""What lateness costs is measured on the overlapped loop's own rounds, and is what a closed form says."""
 
 from __future__ import annotations
 
@@ -9,69 +9,51 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from test_overlap import overlapped
 from test_replay import EVENT, replayed, toy_trace, wide
+from test_simulate import rounds_of_engine, rounds_of_play
 from tiny import tiny_target
 from toys import staircase_table
 
-from dsbench import virtual_clock
+from dsbench import lag_cost
 from dsbench.errors import UsageError
 from dsbench.lag_cost import lag_costs
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve
 from dsbench.runtime import recent
 from dsbench.runtime.loop import run_closed_loop
-from dsbench.runtime.planner import allocate
 from dsbench.runtime.trace import DraftTrace
+from dsbench.simulated_loop import play
 from dsbench.trace import Trace, TraceRow
-from dsbench.virtual_clock import Clocked, Texts, best_windows
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "lag_cost.py"
 
 
 @pytest.mark.parametrize("slot", [0.0, 0.04])
 @pytest.mark.parametrize("lag", [1, 2, 3])
-def test_the_clock_serves_a_trace_as_the_overlapped_loop_does(lag, slot, monkeypatch):
-    trace, seats, size = wide(toy_trace(tokens=40)), 3, 16
+def test_an_age_is_served_as_the_overlapped_loop_serves_it(lag, slot, monkeypatch):
+    trace, seats, plays = wide(toy_trace(tokens=40)), 3, []
     engine = overlapped("compact", seats, lag=lag, recorded=40, scripted=True, slot=slot)
-    queue = replayed(trace, tiny_target(), tokens=40, size=size)
+    queue = replayed(trace, tiny_target(), tokens=40, size=16)
     run_closed_loop(engine, queue, concurrency=seats)
-    clock = Clocked(
-        Texts.of(trace.rows, 0.5 ** np.arange(1, 8)), engine.planner.table, batch=seats, age=lag, free=False,
-        late=lag - 1,
-    )  # fmt: skip
-    seen = []
 
-    def watched(survival, limits, budget):
-        window = best_windows(survival, limits, budget)
-        live = clock.out < clock.texts.output[clock.text]
-        seen.append([(int(clock.order[s]), int(clock.out[s]), int(window[s])) for s in np.flatnonzero(live)])
-        return window
+    def watched(*given, **named):
+        plays.append(play(*given, **named | {"prior": 0.5 ** np.arange(1, 8)}))  # of an engine without calibrations
+        return plays[-1]
 
-    monkeypatch.setattr(virtual_clock, "best_windows", watched)
-    clock.run(size - 2 * seats)
-    compared = len(seen) - 1
-    for step in range(compared):
-        mine = [(r.request, r.output_index, r.window) for r in engine.rounds if r.step == step]
-        assert sorted(mine) == sorted(seen[step]), step
-    assert compared > 60 and any(w for step in seen for _, _, w in step)
-    depths = {len(r.drafts) for r in engine.rounds}
-    assert (len(depths) > 1) == (slot > 0)
-    dead = sum(s.zombies for s in engine.steps[:compared])
-    assert dead == sum(seats - len(s) for s in seen[:compared]) and bool(dead) == (lag > 1)
-    by_table = sum(s.predicted_seconds for s in engine.steps[:compared])  # of rows that ran, in no tiers
-    assert by_table <= clock.clock and by_table == pytest.approx(clock.clock, rel=0.1)
-
-
-def test_the_budget_goes_to_the_same_drafts_as_the_planners():
-    dice = np.random.default_rng(4)
-    for _ in range(200):
-        n, block = int(dice.integers(1, 6)), int(dice.integers(1, 6))
-        survival = np.cumprod(dice.integers(5, 11, (n, block)) / 10, axis=1)  # with ties
-        limits, budget = dice.integers(0, block + 1, n), int(dice.integers(0, n * block + 1))
-        wanted = allocate(torch.from_numpy(survival), torch.from_numpy(limits), budget)
-        assert best_windows(survival, limits, budget).tolist() == wanted.tolist()
+    monkeypatch.setattr(lag_cost, "LEAST", 8)
+    monkeypatch.setattr(lag_cost, "play", watched)
+    list(lag_costs(trace, engine.planner.table, workloads=["tiny"], batches=[seats], sources=[(lag, False)]))
+    found = plays[-1]
+    last, wanted, mine = len(found.steps), rounds_of_engine(engine, queue), rounds_of_play(found)
+    assert mine == {key: told for key, told in wanted.items() if told[0] < last}
+    assert last > 60 and any(r["window"] for r in found.rounds)
+    assert (len({len(r["drafts"]) for r in found.rounds}) > 1) == (slot > 0)
+    zombies = [s["zombies"] for s in found.steps]
+    assert zombies == [s.zombies for s in engine.steps[:last]] and any(zombies) == (lag > 1)
+    spent = sum(s["seconds"] for s in found.steps)
+    by_table = sum(s.predicted_seconds for s in engine.steps[:last])  # of rows that ran, in no tiers
+    assert by_table <= spent and by_table == pytest.approx(spent, rel=0.1)
 
 
 def made_trace(chance, *, texts=24, tokens=61, seed=0) -> Trace:
@@ -79,7 +61,7 @@ def made_trace(chance, *, texts=24, tokens=61, seed=0) -> Trace:
     dice = np.random.default_rng(seed)
     rows = []
     for i in range(texts):
-        p = np.array([chance(i, a) for a in range(tokens - 1)])
+        p = np.array([chance(i, a) for a in range(tokens - 1)]).reshape(-1, 4)
         hits = np.cumprod(dice.random(p.shape) < p, axis=1).sum(1)
         match = np.minimum(hits, np.arange(tokens - 1, 0, -1)).astype(np.int8)
         drafts = DraftTrace(match=match, logits=np.log(p / (1 - p)), free=np.zeros(p.shape))
@@ -127,6 +109,21 @@ def test_a_seat_that_is_freed_late_costs_its_rounds():
     assert found[0, True].whole.value == 1
 
 
+def test_a_late_budget_does_not_know_that_a_text_is_about_to_end():
+    """All drafts pass: 12 rounds of 5 rows, 2 seconds each, and for the last token 1 row, a second, where it is known.
+
+    Who has ended is taken for one who has a round, or two, to go.
+    """
+    table = CostTable(
+        bias=1.0, alpha=Curve((1,), (0.0,)), theta=Curve.of({1: 0.0, 5: 1.0}), tiers=(1, 5),
+        box=Box(requests=(1, 8), rows=(1, 64), context=(0, 10_000)),
+    )  # fmt: skip
+    found = costs(made_trace(lambda text, at: [1 - 1e-9] * 4, tokens=62), table, 1, [(age, False) for age in (1, 2, 3)])
+    for age, budget, whole in ((1, 25, 25), (2, 26, 26 + 1), (3, 26, 26 + 2 + 1)):
+        assert found[age, False].budget.value == pytest.approx(25 / budget, rel=1e-12)
+        assert found[age, False].whole.value == pytest.approx(25 / whole, rel=1e-12)
+
+
 def test_token_free_confidences_of_the_round_itself_are_worth_what_they_know():
     """They beat an old word where odds are drawn anew, and are worth the round's own where they say the same."""
     anew = np.random.default_rng(1).choice([0.02, 0.97], 100_000)
@@ -148,6 +145,11 @@ def test_a_workload_that_is_not_there_is_named():
         list(lag_costs(made_trace(lambda t, a: [0.5] * 4), staircase_table(2, 4), workloads=["poems"], batches=[1],
                        sources=[(2, False)]))  # fmt: skip
     assert caught.value.hint == "it holds: made"
+
+
+def test_answers_of_one_token_have_no_age():
+    with pytest.raises(UsageError, match="nothing was drafted of workload 'made'"):
+        costs(made_trace(lambda t, a: [0.5] * 4, tokens=1), staircase_table(2, 4), 1, [(2, False)])
 
 
 @pytest.mark.parametrize("broken", ["trace", "table", "batch"])

@@ -35,11 +35,11 @@ from dsbench.simulate import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simul
 from dsbench.simulate_against import errors, misses
 from dsbench.simulated_costs import Costs, load_costs, plain_pass
 from dsbench.simulated_loop import play
-from dsbench.simulated_plan import OVERLAPPED, WAITING, PromptPasses, Script
+from dsbench.simulated_plan import OVERLAPPED, WAITING, PromptPasses, best_windows
+from dsbench.simulated_requests import Script
 from dsbench.store import RunStore
 from dsbench.summary import print_summary
 from dsbench.trace import save_trace
-from dsbench.virtual_clock import best_windows
 
 BLOCK = 7
 SAME = ("output_index", "window", "verified", "accepted", "delivered")
