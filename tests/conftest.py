@@ -11,6 +11,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 THREADS = torch.get_num_threads()
 
 
+@pytest.fixture
+def unpainted(monkeypatch):
+    """Pictures are made up to the painting, half a second each: a file then holds its picture's texts, a line each."""
+    from matplotlib.text import Text
+
+    def save(figure, path, **_):
+        Path(path).write_text("\n".join(text.get_text() for text in figure.findobj(Text)))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of a module, which are the work of many tests
 def pytest_runtest_setup(item):
     """Tests on the real model (`slow`) keep all threads."""

@@ -272,7 +272,7 @@ def test_unwritable_and_occupied_output(model, tmp_path):
     refused(dsbench("show", str(occupied), home=tmp_path), 2, "another schema")
 
 
-def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path):
+def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path, unpainted):
     drafter = write_drafter(tmp_path / "drafter")
     prompts = tmp_path / "p.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"{i} + {i}"}) + "\n" for i in range(10)))
@@ -343,7 +343,7 @@ def test_a_window_longer_than_the_block_is_refused(model, tmp_path):
     refused(done, 2, "block holds 4 drafts")
 
 
-def test_mtp_arms_run_beside_the_others(model, tmp_path):
+def test_mtp_arms_run_beside_the_others(model, tmp_path, unpainted):
     drafter, chain = str(write_drafter(tmp_path / "drafter")), str(write_mtp(tmp_path / "chain"))
     flags = {"drafter": drafter, "mtp_drafter": chain, "mode": "none,static:2,mtp:1,mtp:3"}
     done = dsbench(*sweep_flags(model, tmp_path, **flags), home=tmp_path)

@@ -15,10 +15,10 @@ from dsbench.errors import UsageError
 from dsbench.metrics import ROUND_KEYS
 from dsbench.plots import draw_all
 from dsbench.plots_against import draw_against
-from dsbench.plots_budget import planned_cells
+from dsbench.plots_budget import draw_budgets, planned_cells
 from dsbench.plots_cost import draw_cost
 from dsbench.plots_frontier import free_corner
-from dsbench.plots_style import arm_styles
+from dsbench.plots_style import arm_styles, style
 from dsbench.plots_waterfall import draw_run
 from dsbench.profiles.fit import CostSample, fit_cost_table
 from dsbench.store import RunStore
@@ -86,14 +86,19 @@ def test_notes_keep_off_the_points():
     assert free_corner(axes, [(20, 12), (900, 990)])[2:] == ("left", "bottom")
 
 
+def budget_of(run, out):
+    with style():
+        draw_budgets(run.cells(), out, "budget", (), "", ("svg",))
+    return (out / "budget.svg").read_text()
+
+
 def test_the_budget_prints_the_summarys_own_numbers(tmp_path):
     run = write_synthetic_run(
         tmp_path / "r", modes=["compact", "cap-accept"], batches=[2], workloads=["math"], repeats=1
     )
     chosen = planned_cells(run.cells())
     assert [c.cell.mode for c in chosen] == ["cap-accept"]
-    draw_all(run, tmp_path / "p", formats=("svg",))
-    svg = (tmp_path / "p" / "budget.svg").read_text()
+    svg = budget_of(run, tmp_path / "p")
     body = chosen[0].summary
     accepted, window = body["accepted"]["value"], body["window"]["value"]
     missed = body["ceiling"]["value"] * (1 - body["utilisation"]["value"])
@@ -108,16 +113,14 @@ def test_cells_without_rounds_show_their_rows_and_say_so(tmp_path):
     empty = dict.fromkeys(ROUND_KEYS) | {"rounds": 0}
     run.write_cell(stored.folder.name, stored.cell, stored.summary | empty, [])
     (stored.folder / "rep-0" / "rounds.parquet").unlink()
-    draw_all(run, tmp_path / "p", formats=("svg",))
-    svg = (tmp_path / "p" / "budget.svg").read_text()
+    svg = budget_of(run, tmp_path / "p")
     assert svg.count(">no rounds<") == 2
     drafts = stored.table("steps")
     drafts = (drafts["rows"] - drafts["requests"]).sum() / drafts["requests"].sum()
     assert f">{drafts:.2f}<" in svg
     other = next(c for c in run.cells() if c.cell.batch == 1).folder
     run.write_cell(other.name, make_cell("compact", 1, "math"), stored.summary | empty, [])
-    draw_all(run, tmp_path / "q", formats=("svg",))
-    assert "no rounds were recorded" in (tmp_path / "q" / "budget.svg").read_text()
+    assert "no rounds were recorded" in budget_of(run, tmp_path / "q")
 
 
 def test_waterfalls_are_drawn_for_the_arms_that_ran(tmp_path):
