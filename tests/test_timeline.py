@@ -179,15 +179,14 @@ def test_the_command_on_a_cpu_shows_the_eager_phases(model, tmp_path):  # noqa: 
     assert "eager engine" in svg and "arm static, R=1" in svg and "torch" in svg
 
 
-def test_shape_targets_run_with_random_drafts_or_a_trace_and_say_so(tmp_path, request):
-    base = ("trace", "--steps", "1", "--max-tokens", "20", "--target")
-    done = dsbench(*base, "shape:smollm2-135m", "--out", "r", home=tmp_path)
+def test_shape_targets_run_with_random_drafts_or_a_trace_and_say_so(shape, tmp_path):  # noqa: F811
+    base = ("trace", "--steps", "1", "--max-tokens", "20", "--target", "shape:tiny")
+    done = dsbench(*base, "--out", "r", home=tmp_path)
     assert done.returncode == 0, done.stderr
     svg = (tmp_path / "r" / "timeline.svg").read_text()
     assert "RANDOM WEIGHTS" in svg and "drafts are random" in svg
     save_trace(wide(toy_trace()), tmp_path / "a.parquet")
-    request.getfixturevalue("shape")
-    done = dsbench(*base, "shape:tiny", "--trace", "a.parquet", "--workload", "tiny", "--out", "s", home=tmp_path)
+    done = dsbench(*base, "--trace", "a.parquet", "--workload", "tiny", "--out", "s", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "REPLAYED ACCEPTANCE" in (tmp_path / "s" / "timeline.svg").read_text()
 
