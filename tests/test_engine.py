@@ -79,10 +79,10 @@ def plain_texts(count, temperature, max_tokens):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_arm_and_batch_size_writes_one_text(mode, temperature):
-    for batch, every in ((1, 2), (3, 1)):  # every second prompt still ends at every place of a page
-        requests = make_requests(7, temperature=temperature, max_tokens=16)[::every]
+    for batch, every in ((1, 4), (3, 1)):  # ten tokens pass every place of a page
+        requests = make_requests(7, temperature=temperature, max_tokens=10)[::every]
         run(mode, requests, batch=batch)
-        assert [r.output for r in requests] == plain_texts(7, temperature, 16)[::every]
+        assert [r.output for r in requests] == plain_texts(7, temperature, 10)[::every]
 
 
 def test_top_k_and_top_p_are_per_request_and_arm_independent():
@@ -111,7 +111,8 @@ def test_executed_rows_are_the_planned_ones(mode, rule):
     target = ToyTarget(16)
     drafter = ToyDrafter(16, 4)
     lag = 0 if rule == "coupled" else 2
-    engine = run(mode, make_requests(6, vocab=16), batch=3, rule=rule, lag=lag, target=target, drafter=drafter)
+    requests = make_requests(6, vocab=16, max_tokens=14)
+    engine = run(mode, requests, batch=3, rule=rule, lag=lag, target=target, drafter=drafter)
     assert target.executed == [step.rows for step in engine.steps]
     by_step: dict[int, list] = {}
     for record in engine.rounds:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_engine import make_requests, run
+from test_engine import make_requests, plain_texts, run
 from test_overlap import finish, overlapped
 from toys import staircase_table
 
@@ -114,9 +114,7 @@ def test_modes_name_the_weight():
 
 @pytest.mark.parametrize("mode", ["compact:latency", "compact:utility=0.5"])
 def test_both_loops_write_the_plain_text_and_weigh_alike(mode):
-    wanted = make_requests(9, temperature=0.8, max_tokens=14)
-    run("none", wanted, batch=9)
-    texts = [r.output for r in wanted]
+    texts = plain_texts(9, 0.8, 14)
     requests = make_requests(9, temperature=0.8, max_tokens=14)
     run(mode, requests, batch=3)
     assert [r.output for r in requests] == texts

@@ -70,11 +70,12 @@ def finish(engine, requests, concurrency):
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_arm_writes_the_plain_text(mode, lag):
-    requests = make_requests(9, temperature=0.8, max_tokens=14)
+    requests = make_requests(9, temperature=0.8, max_tokens=10)
     engine = overlapped(mode, 3, lag=lag)
-    assert finish(engine, requests, 3) == plain_texts(9, 0.8, 14)
+    assert finish(engine, requests, 3) == plain_texts(9, 0.8, 10)
     assert {r.finish_reason for r in requests} == {"length"} and len(engine.finished) == 9
-    delivered = {r.id: sum(x.delivered for x in engine.rounds if x.request == r.id) for r in requests}
+    rounds = engine.rounds
+    delivered = {r.id: sum(x.delivered for x in rounds if x.request == r.id) for r in requests}
     assert all(delivered[r.id] == len(r.output) - 1 for r in requests)
     for s in engine.steps:
         assert s.rows + s.padding == s.tier if mode != "cap-accept" else s.rows <= s.tier

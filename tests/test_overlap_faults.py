@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from test_cli import dsbench, model, sweep_flags, write_drafter  # noqa: F401
-from test_engine import make_requests, run
+from test_engine import make_requests, plain_texts, run
 from test_overlap import finish, overlapped
 
 from dsbench import commands, engine_bench
@@ -86,20 +86,19 @@ FAULTS = {
 @pytest.mark.parametrize("mode", ["compact", "cap-accept"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_returns_the_run_to_whole_blocks_and_the_same_text(fault, mode, monkeypatch):
-    wanted = make_requests(9, temperature=0.8, max_tokens=24)
-    run("none", wanted, batch=9)
-    requests = make_requests(9, temperature=0.8, max_tokens=24)
+    requests = make_requests(9, temperature=0.8, max_tokens=16)
     engine = overlapped(mode, 3)
     fault(engine, monkeypatch)
-    assert finish(engine, requests, 3) == [r.output for r in wanted]
+    assert finish(engine, requests, 3) == plain_texts(9, 0.8, 16)
     said = [s.fallback for s in engine.steps]
     first = next(i for i, text in enumerate(said) if text)
     assert first > 0 and set(said[first:]) == {FAULTS[fault]} and not any(said[:first])
     settled = {s.step for s in engine.steps[first + 3 :]}  # launched after it
-    late = [r for r in engine.rounds if r.step in settled]
+    rounds = engine.rounds
+    late = [r for r in rounds if r.step in settled]
     limit = {r.id: len(r.output) for r in requests}
     assert late and all(r.window == min(4, limit[r.request] - r.output_index - 1) for r in late)
-    assert any(r.window < 4 and limit[r.request] - r.output_index > 5 for r in engine.rounds), "it chose before"
+    assert any(r.window < 4 and limit[r.request] - r.output_index > 5 for r in rounds), "it chose before"
     assert all(s.confidence_age == s.priors == 0 for s in engine.steps[first + 3 :])
     if fault is breaks_confidences:
         assert all(math.isnan(x) for r in late for x in (*r.logits, *r.free_logits))
