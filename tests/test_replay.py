@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,7 +38,17 @@ EVENT = EventKey(rule="coupled", temperature=1.0)
 VOCAB, BLOCK = 16, 4
 
 
-def toy_trace(*, calibrations=None, tokens=20) -> Trace:
+@cache
+def toy_trace(tokens=20) -> Trace:
+    """Of no calibrations; its arrays, which tests share, are read-only."""
+    trace = recorded(tokens=tokens)
+    for drafts in (row.drafts for row in trace.rows):
+        for numbers in (drafts.match, drafts.logits, drafts.free):
+            numbers.setflags(write=False)
+    return trace
+
+
+def recorded(*, calibrations=None, tokens=20) -> Trace:
     """Recorded on the toy target, whose drafter is right about half the time."""
     requests = make_requests(8, vocab=VOCAB, max_tokens=tokens)
     drafter = ToyDrafter(VOCAB, BLOCK)
@@ -171,7 +182,7 @@ def test_recorded_confidences_are_calibrated_ones():
         )
         for head, offset in (("conditioned", (0.5,) * BLOCK), ("free", (-1.0,) * BLOCK))
     ]  # fmt: skip
-    raw, made = toy_trace(), toy_trace(calibrations=CalibrationSet(entries=tuple(maps)))
+    raw, made = toy_trace(), recorded(calibrations=CalibrationSet(entries=tuple(maps)))
     for before, after in zip(raw.rows, made.rows, strict=True):
         np.testing.assert_allclose(after.drafts.logits, 2 * before.drafts.logits + 0.5, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(after.drafts.free, 2 * before.drafts.free - 1, rtol=1e-6, atol=1e-6)
@@ -278,7 +289,7 @@ def record(model, tmp_path, **changes):  # noqa: F811
     return dsbench("record-trace", *(p for k, v in (flags | changes).items() for p in (f"--{k}", v)), home=tmp_path)
 
 
-def test_record_then_sweep_a_shape_then_plot(model, tmp_path, request):  # noqa: F811
+def test_record_then_sweep_a_shape_then_plot(model, tmp_path, request, unpainted):  # noqa: F811
     done = record(model, tmp_path)
     assert done.returncode == 0 and "6 texts" in done.stdout, done.stderr
     trace = load_trace(tmp_path / "t.parquet")

@@ -319,7 +319,7 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
         plan_simulation(replace(files.config, trace=str(toy)))
 
 
-def test_answers_of_one_token_take_no_round(files, tmp_path):
+def test_answers_of_one_token_take_no_round(files, tmp_path, unpainted):
     store = RunStore(tmp_path / "run", create=True)
     simulate(plan_simulation(replace(files.config, max_tokens=1)), store, {}, lambda text: None)
     for stored in store.cells():
