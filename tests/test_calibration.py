@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -226,9 +227,13 @@ def test_the_prior_is_the_mean_conditional_acceptance():
     np.testing.assert_allclose(calibration.prior_survival, [first, first * second])
 
 
+@cache
+def fitted():
+    return fit_calibration(rollouts(50, [1.0, 1.0], [0, 0]), method="platt", event=COUPLED)
+
+
 def make(event=COUPLED, head="conditioned", **changes):
-    base = fit_calibration(rollouts(50, [1.0, 1.0], [0, 0]), method="platt", event=event, head=head)
-    return dataclasses.replace(base, **changes)
+    return dataclasses.replace(fitted(), event=event, head=head, **changes)
 
 
 def test_apply_and_survival_are_the_formula():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ def law(n, scale, offset, *, seed):
     return Rounds(logits=z, accepted=np.cumprod(passed, axis=1).sum(axis=1), window=np.full(n, 3))
 
 
+@cache
 def report(scale=1.0, offset=0.0, *, events=(COUPLED,), poetry=60):
     """Workloads chat (3000 rounds) and poetry, scored; the maps are fitted on other rounds of the same law."""
     rows = []
