@@ -33,10 +33,15 @@ def test_an_anticipating_planner_fails_it(policy):
     assert bias(toy, found) > 1e-3
 
 
+@cache
+def flat_toy():
+    return Toy(2, (7, 1), 1.0, 0, 1.0, block=4, table=all_or_nothing(10, 1.1), flat_draft=True)
+
+
 @pytest.mark.parametrize("keyed_by_round", [True, False])
 def test_noise_keyed_without_the_round_fails_it(keyed_by_round):
     """A budget two steps old saw the draft at a position that comes again only in blocks of four: s + 3."""
-    toy = Toy(2, (7, 1), 1.0, 0, 1.0, block=4, table=all_or_nothing(10, 1.1), flat_draft=True)
+    toy = flat_toy()
     found, _ = output_law(toy, "argmax", lag=2, keyed_by_round=keyed_by_round)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     assert (bias(toy, found) < 1e-6) == keyed_by_round
