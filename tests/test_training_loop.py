@@ -217,11 +217,13 @@ def test_a_training_that_ends_badly_saves_nothing(where, tmp_path, monkeypatch):
         monkeypatch.setattr("dsbench.runtime.training.train.evaluate", lambda *_, **__: {"greedy": {"tau": math.nan}})
     elif where == "update":
         rate = "dsbench.runtime.training.fit.learning_rate"
-        monkeypatch.setattr(rate, lambda fraction, peak: math.inf if fraction > 0.5 else peak)
+        good = iter(range(3))
+        monkeypatch.setattr(rate, lambda fraction, peak: math.inf if next(good, None) is None else peak)
     else:
         monkeypatch.setattr("dsbench.runtime.training.save.card_text", lambda card: card["nothing"])
     monkeypatch.setattr("dsbench.runtime.training.train.KEEP_EVERY", 0.0)
-    options = replace(OPTIONS, seconds=0.3, log_every=0.01, data_path=path)
+    seconds = 60 if where == "update" else 0.3  # which it does not wait for
+    options = replace(OPTIONS, seconds=seconds, log_every=0.01, data_path=path)
     with pytest.raises(KeyError if where == "save" else DsbenchError, match="diverged|nothing"):
         train_drafter(options, loaded, [], out, quiet)
     assert {p.name for p in tmp_path.iterdir()} - {"drafter.state" if where == "save" else ""} == {"data.npz"}
