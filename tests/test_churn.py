@@ -1,4 +1,4 @@
-"""Hundreds of requests come and go at random through both loops, on toys that read every token back from the pages."""
+"""Hundreds of requests, once a thousand, come and go at random through both loops, on toys that read all pages back."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def toy_loop(mode, lag, *, tokens, slot=0.0, overlaps=True):
 RUNS = [
     ("compact", 3, 300, True), ("compact", 1, 100, True), ("cap-accept", 4, 100, True), ("static", 2, 100, True),
     ("static:2", 5, 100, True), ("no-trim", 3, 100, True), ("none", 3, 100, True), ("compact", 0, 100, False),
+    pytest.param("compact", 3, 1000, True, marks=pytest.mark.slow),
 ]  # fmt: skip
 
 

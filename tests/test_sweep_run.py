@@ -19,7 +19,7 @@ from dsbench.store import RunStore
 from dsbench.sweep_run import Measured, Task, order_of, writing
 
 ROOT = Path(__file__).parent.parent
-KILLS = 10
+KILLS = 20
 
 
 @pytest.fixture(scope="module")
