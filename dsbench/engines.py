@@ -62,7 +62,7 @@ class Engines:
         decode = tokenizer.decode if tokenizer else None
         if overlapped:
             steady = self._steady(models, arm, config, queue)
-            key = (id(table), steady.depths, arm.weight)
+            key = (id(table), steady.depths, config.draft, arm.weight)
             engine = Overlapped(steady, arm, planner, config, decode=decode, budgets=self.budgets.get(key))
             if engine.steering.budgets is not None:
                 self.budgets[key] = engine.steering.budgets

@@ -46,8 +46,9 @@ def play(
     """
     budgets = None
     if arm.policy in ("argmax", "free", "oracle") and not pace.waits:
-        shallow = arm.commit == "all" and not full
-        budgets = Budgets(costs.table, block, (*(d for d in depths if shallow and d < block), block), arm.weight)
+        shallow = [d for d in depths if d < block] if arm.commit == "all" and not full else []
+        plain = [0] if shallow else []
+        budgets = Budgets(costs.table, block, (*plain, *shallow, block), arm.weight)
     chooser = Chooser(
         arm=arm, block=block, table=costs.table, pace=pace, prior=prior[:block], budgets=budgets, full=full,
         recent=Recent(block),
@@ -170,7 +171,8 @@ class _Loop:
         if arm.drafter == "none":
             draft, verify = 0.0, self.costs.alone(n, context)
         else:
-            draft = self.costs.draft(n, context, self.chooser.block - int(choice.depth.max()))
+            deep = int(choice.depth.max())
+            draft = self.costs.draft(n, context, self.chooser.block - deep) if deep or self.pace.waits else 0.0
             verify = self.costs.verify(n, choice.rows, context)
         start = self.clock
         self.clock += draft + verify
@@ -181,13 +183,13 @@ class _Loop:
         self.done.append(self.clock)
 
     def _deliver(self, choice: Choice) -> list[Delivered]:
-        found = []
+        found, drafted = list[Delivered](), bool(choice.depth.max()) or self.pace.waits
         for row, seat in enumerate(self.seats):
             if seat.ended is None:
                 before, tokens = seat.out, min(seat.match, int(choice.window[row])) + 1
                 seat.out += tokens
                 found.append(Delivered(seat=seat, row=row, before=before, tokens=tokens))
-            seat.past.append((seat.out, choice.survival[row]))
+            seat.past.append((seat.out, choice.survival[row] if drafted else None))
             if seat.ended is None and seat.out == seat.script.room:
                 self._end(seat, len(self.done))
         return found

@@ -119,16 +119,17 @@ class Chooser:
             usual = np.tile(self.prior, (n, 1))
             deep = budgets.foresight(usual, open_to, context)
             return self._foreseen(budgets, seats, np.minimum(limits, deep), deep, context)
-        past, unread = self._past(seats, number, np.cumprod(conditional, axis=1), np.cumprod(free, axis=1))
-        sets = self.recent.sets(past, ~unread & (open_to > 0)) if self.pace.age else past
-        chosen = budgets.choose(sets, open_to, context)
+        past, seen = self._past(seats, number, np.cumprod(conditional, axis=1), np.cumprod(free, axis=1))
+        sets = self.recent.sets(past, seen, open_to > 0) if self.pace.age else past
+        chosen = budgets.choose(sets, open_to, context, plain=not self.recent.due)
+        self.recent.chose(chosen.depth)
         own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
         survival = np.cumprod(own, axis=1)
         cap = np.minimum(limits, chosen.depth)
         window, whole = best_windows(survival, cap, chosen.rows - n), self.arm.commit == "window"
         return Choice(
             depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
-            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=int(unread.sum()),
+            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=int((seen < 0).sum()),
             age=self._age(seats, number),
         )  # fmt: skip
 
@@ -152,7 +153,7 @@ class Chooser:
             depth = np.full(n, depth.max()) if policy == "free" else depth
         column = np.arange(self.block)
         own = np.where(column < depth[:, None], conditional, free)
-        survival, cap, unread = np.cumprod(own, axis=1), np.minimum(limits, depth), np.zeros(n, bool)
+        survival, cap, seen_in = np.cumprod(own, axis=1), np.minimum(limits, depth), np.zeros(n, np.int64)
         if policy == "threshold":
             window = np.minimum(np.cumprod(own >= self.arm.threshold, axis=1).sum(axis=1), cap)
         elif policy == "early-stop":
@@ -160,13 +161,19 @@ class Chooser:
         else:
             if policy == "oracle":
                 survival = (column < np.array([s.match for s in seats])[:, None]).astype(np.float64)
-            past, unread = self._past(seats, number, survival, seen)
+            past, seen_in = self._past(seats, number, survival, seen)
             window = best_windows(survival, cap, want_tier(past, cap, self.table, context, self.arm.weight).rows - n)
         sent = cap if self.arm.commit == "window" else window
         rows = n + int(sent.sum())
         age = self.pace.age if policy == "argmax" else 0
         return Choice(
-            depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=int(unread.sum()), age=age
+            depth=depth,
+            window=window,
+            sent=sent,
+            rows=rows,
+            survival=survival,
+            priors=int((seen_in < 0).sum()),
+            age=age,
         )
 
     def _age(self, seats: Sequence[Seat], number: int) -> int:
@@ -176,14 +183,17 @@ class Chooser:
         return max((number - f for f in found if f is not None), default=0)
 
     def _past(self, seats: Sequence[Seat], number: int, own: Array, free: Array) -> tuple[Array, Array]:
-        """Survival [R, G] that sets the budget, and whose is a prior: nothing of theirs was read. [R]
+        """Survival [R, G] that sets the budget, and the round it is of, -1 where it is a prior. [R]
 
         Of the round itself it is `free` for an arm that asks for it, and `own` else.
         """
         if self.pace.age == 0 or self.arm.policy in ("free", "oracle"):
-            return free if self.arm.policy == "free" else own, np.zeros(len(seats), bool)
+            return free if self.arm.policy == "free" else own, np.full(len(seats), number)
         found = [s.survival(number - self.pace.age) for s in seats]
-        return np.stack([self.prior if f is None else f for f in found]), np.array([f is None for f in found])
+        seen = [s.seen(number - self.pace.age) for s in seats]
+        return np.stack([self.prior if f is None else f for f in found]), np.array(
+            [-1 if n is None else n for n in seen]
+        )
 
 
 def best_windows(survival: Array, limits: Array, budget: int) -> Array:

@@ -48,7 +48,10 @@ def _repetition(tokens: Sequence[int], n: int = 4) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Seat:
-    """A request under way. `past`: (tokens emitted, survival [G]) after each of its rounds, from round `joined` on."""
+    """A request under way.
+
+    past: (tokens emitted, survival [G], None of a plain round) after each of its rounds, from round `joined` on.
+    """
 
     script: Script
     admitted: float
@@ -57,7 +60,7 @@ class Seat:
     out: int = 0
     joined: int = -1
     ended: int | None = None  # the round that brought its last token
-    past: list[tuple[int, Array]] = field(default_factory=list)
+    past: list[tuple[int, Array | None]] = field(default_factory=list)
 
     @property
     def left(self) -> int:
@@ -79,9 +82,10 @@ class Seat:
         return self.past[at][0] if at >= 0 else 0
 
     def seen(self, by: int) -> int | None:
-        """The last of its rounds up to `by` that counted; None where none has been read."""
+        """The last of its rounds up to `by` that counted and drafted; None where none has been read."""
         last = min(by, self.joined + len(self.past) - 1, by if self.ended is None else self.ended)
-        return last if last >= self.joined else None
+        rounds = range(last, self.joined - 1, -1)
+        return next((number for number in rounds if self.past[number - self.joined][1] is not None), None)
 
     def survival(self, by: int) -> Array | None:
         last = self.seen(by)

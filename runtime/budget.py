@@ -59,7 +59,7 @@ class Priced:
 
     rows: Array  # [m]
     seconds: Array  # [depths, m]
-    per_token: float  # of draft and verify
+    per_token: Array  # [depths, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +74,27 @@ class Choice:
 class Budgets:
     """The best of all depths and row totals, by the objective with `weight` (`best_of`).
 
-    depths ascending; a depth below the block counts only where the table knows what a slot costs.
+    depths ascending; 0 is a plain round, which drafts nothing. One between it and the block counts only where the table
+    knows what a slot costs.
     """
 
     def __init__(self, table: CostTable, block: int, depths: Sequence[int], weight: float = 1.0) -> None:
         self.table, self.block, self.weight = table, block, weight
         measured = table.slot_bias > 0 or table.slot.seconds[-1] > 0
-        self.depths = tuple(d for d in depths if measured or d == block)
+        self.depths = tuple(d for d in depths if measured or d in (0, block))
         self._column = np.arange(block)
         self._within = -1.0 * (self._column < np.array(self.depths)[:, None, None])  # [depths, 1, G]
         self._priced: dict[int, Priced] = {}
 
-    def choose(self, survival: Array, limits: Array, context: int) -> Choice:
-        """survival [R, G] non-increasing along a request, or sets of it [K, R, G]; limits [R] drafts allowed."""
+    def choose(self, survival: Array, limits: Array, context: int, *, plain: bool = True) -> Choice:
+        """survival [R, G] non-increasing along a request, or sets of it [K, R, G]; limits [R] drafts allowed.
+
+        plain: whether a round may draft nothing.
+        """
         priced = self.priced(len(limits))
         seconds = priced.seconds + priced.per_token * context
+        if not plain and len(self.depths) > 1:
+            seconds[: self.depths[0] == 0] = np.inf
         if self.weight == 1:
             best = int(np.argmax(self._expected(survival, limits, priced.rows) / seconds))
         else:
@@ -108,7 +114,8 @@ class Budgets:
     def certain(self, taken: int, depth: int, requests: int, context: int) -> Choice:
         """Of blocks of a depth, of which `taken` drafts over all are known to be accepted: the most tokens a second."""
         priced = self.priced(requests)
-        seconds = priced.seconds[self.depths.index(depth)] + priced.per_token * context
+        at = self.depths.index(depth)
+        seconds = priced.seconds[at] + priced.per_token[at] * context
         best = int(np.argmax(np.minimum(priced.rows, requests + taken) / seconds))
         rows = min(int(priced.rows[best]), requests + taken)
         return Choice(depth=depth, rows=rows, seconds=float(seconds[best]))
@@ -140,10 +147,11 @@ class Budgets:
             table, rows = self.table, self.table.candidates(requests, self.block)
             whole = table.draft_seconds(requests, 0)
             slot = whole - table.draft_seconds(requests, 0, skipped=1)
-            draft = whole - (self.block - np.array(self.depths)) * slot
+            draft = [whole - (self.block - depth) * slot if depth else 0.0 for depth in self.depths]
+            per_token = [table.per_token(requests, drafts=depth > 0) for depth in self.depths]
             self._priced[requests] = Priced(
-                rows=rows, seconds=table.verify_curve(requests, rows, 0) + draft[:, None],
-                per_token=table.per_token(requests, drafts=True),
+                rows=rows, seconds=table.verify_curve(requests, rows, 0) + np.array(draft)[:, None],
+                per_token=np.array(per_token)[:, None],
             )  # fmt: skip
         return self._priced[requests]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,6 +92,7 @@ class Landed:
         out, counts = [], dict(zip(COUNTS, self.left.T.tolist(), strict=False))
         drafts, verified = self.left[:, len(COUNTS) + block + 1 :][:, :cap].tolist(), self.verified(arm).tolist()
         mine = (x.tolist() for x in (self.seats, self.before, self.put_out, self.last))
+        free = self.real[:, 1] if cap else np.full_like(self.real[:, 1], np.nan)  # nobody asked
         for seat, before, delivered, last in zip(*mine, strict=True):
             request = self.flight.seated[seat].request
             out.append(
@@ -100,7 +102,7 @@ class Landed:
                     verified=verified[seat], accepted=min(counts["accepted"][seat], delivered), delivered=delivered,
                     ceiling=UNSEEN if last else counts["ceiling"][seat],
                     flips=0 if scripted else counts["flips"][seat], drafts=tuple(drafts[seat]),
-                    logits=tuple(self.real[seat, 0, :cap].tolist()), free_logits=tuple(self.real[seat, 1].tolist()),
+                    logits=tuple(self.real[seat, 0, :cap].tolist()), free_logits=tuple(free[seat].tolist()),
                 )
             )  # fmt: skip
         return out

@@ -47,6 +47,8 @@ def _eased(worth: Array) -> Array:
 
 def _sums(parts: Array) -> Array:
     """0, the first, the first two and so on, along the last axis; the mean over all others."""
+    if not parts.size:
+        return np.zeros(1)
     sums = np.cumsum(parts, axis=-1).reshape(-1, parts.shape[-1]).mean(axis=0)
     return np.concatenate([[0.0], sums])
 

@@ -54,7 +54,8 @@ class Overlapped:
         self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
         self.shape, self.block = steady.models.target.shape, steady.models.drafter.block
         self.eos = frozenset(self.seats.shape.eos)
-        self.steering = Steering(arm, planner, self.block, steady.depths, self.device, budgets)
+        depths = steady.depths[-1:] if config.draft == "full" else steady.depths
+        self.steering = Steering(arm, planner, self.block, depths, self.device, budgets)
         self.prompts = Prompts(steady, self.steering.maps)
         self.seating = Seating(self.seats, self.prompts, self.steering.prior)
         self.steps: list[StepRecord] = []
@@ -148,7 +149,7 @@ class Overlapped:
             self.seats.tell("cap", course.depth)
             self.steady.draft(n, course.depth)
         known = drafted = stamp(self.device)
-        if self.steering.foresees:
+        if self.steering.foresees and course.depth:
             course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
             known = stamp(self.device)
         every = n * (course.depth + 1)
@@ -202,8 +203,10 @@ class Overlapped:
                 put_out[i], last[i] = len(request.output) - known, request.finished
             else:
                 request.output += mine[:count]
-        # what an oracle leaves are certainties of a round that is over: its depth goes by what is usual
-        book.enter(lines, put_out, book.survival[lines] if self.steering.foresees else real[seats, 2], step)
+        if self.steering.foresees or not flight.course.depth:
+            book.emit(lines, put_out)  # certainties of a round that is over say nothing of the next; nor does no draft
+        else:
+            book.enter(lines, put_out, real[seats, 2], step)
         landed = Landed(
             flight=flight, step=step, seats=seats, before=before, put_out=put_out, last=last, left=left, real=real
         )

@@ -164,15 +164,15 @@ class Planner:
     def predict(self, shape: StepShape, skipped: int = 0) -> tuple[float, bool]:
         """Step seconds (nan without a table), and whether the table extrapolates, for a shape that is run.
 
-        skipped: slots of the block that a captured draft leaves out.
+        skipped: slots of the block that a captured draft leaves out; all of them in a plain round.
         """
         table, key = self.table, (shape.requests, shape.rows, skipped)
         if table is None:
             return float("nan"), False
         if key not in self._known:
-            start = StepShape(shape.requests, shape.rows, 0)
-            seconds = predicted_seconds(table, start, drafts=self.block > 0, skipped=skipped)
-            per_token = table.per_token(shape.requests, drafts=self.block > 0)
+            start, drafts = StepShape(shape.requests, shape.rows, 0), skipped < self.block
+            seconds = predicted_seconds(table, start, drafts=drafts, skipped=skipped)
+            per_token = table.per_token(shape.requests, drafts=drafts)
             self._known[key] = seconds, per_token, table.outside(replace(start, context=table.box.context[0]))
         seconds, per_token, outside = self._known[key]
         least, most = table.box.context

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """depth drafts a request, of which `budget` over all are to be verified."""
+    """depth drafts a request, 0 in a plain round, of which `budget` over all are to be verified."""
 
     depth: int
     budget: int
@@ -54,7 +54,8 @@ class Steering:
         self.foresees = arm.policy == "oracle"
         if arm.policy == "argmax" or self.foresees:
             assert planner.table is not None, "an arm that weighs cost has a table"
-            self.budgets = budgets or Budgets(planner.table, block, depths, arm.weight)
+            plain = (0,) if len(depths) > 1 else ()  # arms that always draft the block have that one depth
+            self.budgets = budgets or Budgets(planner.table, block, (*plain, *depths), arm.weight)
         self.recent = Recent(block)
 
     def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
@@ -84,8 +85,9 @@ class Steering:
 
     def _chosen(self, budgets: Budgets, book: Book, lines: Array, step: int, context: int) -> Course:
         limits = book.limits(lines, self.cap)
-        sets = self.recent.sets(book.survival[lines], (book.seen[lines] >= 0) & (limits > 0))
-        choice = budgets.choose(sets, limits, context)
+        sets = self.recent.sets(book.survival[lines], book.seen[lines], limits > 0)
+        choice = budgets.choose(sets, limits, context, plain=not self.recent.due)
+        self.recent.chose(choice.depth)
         return Course(
             depth=choice.depth, budget=choice.rows - len(lines), priors=book.priors(lines), age=book.age(lines, step)
         )

@@ -12,8 +12,9 @@ import pytest
 
 pytestmark = pytest.mark.slow  # a second a kernel
 TILE = {"K": 576, "T": 36, "PADDED": 64, "FETCH": 1024}
-ONE = TILE | {"BM": 1, "BN": 16, "BK": 1024}
-MANY = TILE | {"BM": 64, "BN": 32, "BK": 64}
+ONE = TILE | {"BM": 1, "BN": 16, "BK": 1024, "SLICES": 0}
+FEW = TILE | {"BM": 8, "BN": 16, "BK": 1024, "SLICES": 4}
+MANY = TILE | {"BM": 64, "BN": 32, "BK": 64, "SLICES": 0}
 HEADS = {"HEADS": 9, "KV_HEADS": 3, "PAGE": 16, "HALF": 32}
 ATTENTION = {
     "BEHIND": 1 << 30, "AHEAD": 1, "REQUESTS": 0, "CHUNK": 256, "KV_HEADS": 3, "GROUP": 3, "WIDTH": 64, "PADDED": 64,
@@ -23,10 +24,9 @@ WIDE = {"p_squares": "fp32", "p_made": "fp32", "p_cos": "fp32", "p_sin": "fp32",
 WIDE |= dict.fromkeys(("p_position", "p_slot", "p_ids"), "i64") | dict.fromkeys(("p_pages", "p_cu_rows"), "i32")
 WIDE |= {"p_context": "i32"}
 KERNELS = [
-    ("fused", "_qkv_kernel", ONE | HEADS), ("fused", "_qkv_kernel", MANY | HEADS),
-    ("fused", "_gate_kernel", ONE | {"WIDTH": 1536}), ("fused", "_gate_kernel", MANY | {"WIDTH": 1536}),
-    ("fused", "_product_kernel", ONE | {"N": 576, "p_squares": None}),
-    ("fused", "_product_kernel", MANY | {"N": 576, "p_squares": None}),
+    *(("fused", "_qkv_kernel", tile | HEADS) for tile in (ONE, FEW, MANY)),
+    *(("fused", "_gate_kernel", tile | {"WIDTH": 1536}) for tile in (ONE, FEW, MANY)),
+    *(("fused", "_product_kernel", tile | {"N": 576, "p_squares": None}) for tile in (ONE, FEW, MANY)),
     ("fused", "_embed_kernel", {"D": 576, "BLOCK": 1024}),
     ("norm", "_add_norm_kernel", {"D": 576, "BLOCK": 1024}),
     ("swiglu", "_swiglu_kernel", {"WIDTH": 1536, "BLOCK": 1024}),
@@ -57,12 +57,14 @@ def test_a_chained_kernel_touches_nothing_but_weights_before_it_waits(module, na
     before, after = ptx.split("griddepcontrol.wait")
     touched = [line for line in before.splitlines() if re.search(r"(ld|st|red|atom)\.global|cp\.async", line)]
     assert "ret;" not in before, "a program that ends without waiting lets others pass"
-    assert bool(touched) == (constants.get("BM") == 1)
+    in_flight = constants.get("BM") in (1, 8)
+    assert bool(touched) == in_flight
     assert not any("st.global" in line for line in touched) and "st.global" in after
-    assert ("prefetch.global.L2" in before) == (constants.get("BM", 1) > 1)
+    assert ("prefetch.global.L2" in before) == ("BM" in constants and not in_flight)
 
 
-def test_only_its_weights_are_read_by_a_product_of_one_row_before_it_waits():
+@pytest.mark.parametrize("tile", [ONE, FEW])
+def test_only_its_weights_are_read_by_a_product_of_few_rows_before_it_waits(tile):
     """The sixteen outputs of 1024 numbers, in loads of eight, by 128 threads: and not a load more."""
-    before = compiled("fused", "_product_kernel", ONE | {"N": 576, "p_squares": None}).split("griddepcontrol.wait")[0]
+    before = compiled("fused", "_product_kernel", tile | {"N": 576, "p_squares": None}).split("griddepcontrol.wait")[0]
     assert len(re.findall(r"ld\.global\S*\.v4", before)) == len(re.findall(r"ld\.global", before)) == 16

@@ -25,11 +25,11 @@ def failing(after, run, problem):
     """`run`, which fails once it has been called `after` times, and every time from then on."""
     calls = []
 
-    def call(*args):
+    def call(*args, **more):
         calls.append(args)
         if len(calls) > after:
             raise problem
-        return run(*args)
+        return run(*args, **more)
 
     return call
 

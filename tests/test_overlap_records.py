@@ -18,19 +18,19 @@ def test_the_recorded_age_is_that_of_the_confidences_behind_the_budget(lag):
     engine, used = overlapped("compact", 1, lag=lag), []
     choose = engine.steering.budgets.choose
 
-    def watched(survival, limits, context):
+    def watched(survival, limits, context, **given):
         used.append(survival[-1, 0].copy())  # the newest set
-        return choose(survival, limits, context)
+        return choose(survival, limits, context, **given)
 
     engine.steering.budgets.choose = watched
     finish(engine, make_requests(1, max_tokens=40), 1)
-    shown = [landed.real[0, 2] for landed in engine._landed]
-    assert len(shown) > 6 and len({tuple(s) for s in shown}) == len(shown)
+    drafted = {landed.step: landed.real[0, 2] for landed in engine._landed if landed.flight.course.depth}
+    assert len(drafted) > 6 and len({tuple(s) for s in drafted.values()}) == len(drafted)
     for record, survival in zip(engine.steps, used, strict=False):
-        found = [j for j, s in enumerate(shown[: record.step]) if np.array_equal(s, survival)]
+        found = [j for j, s in drafted.items() if j < record.step and np.array_equal(s, survival)]
         assert record.confidence_age == (record.step - found[0] if found else 0)
         assert record.priors == (not found)
-    assert engine.steps[-1].confidence_age == max(lag, 1)
+    assert min(s.confidence_age for s in engine.steps[-4:]) >= max(lag, 1)
 
 
 @pytest.mark.parametrize("mode", ["none", "static", "no-trim"])
@@ -117,7 +117,7 @@ def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
     engine.cancel(requests[1])
     engine.cancel(requests[3])
     seen, choose = [], engine.steering.budgets.choose
-    engine.steering.budgets.choose = lambda *given: (seen.append(given), choose(*given))[1]
+    engine.steering.budgets.choose = lambda *given, **more: (seen.append(given), choose(*given, **more))[1]
     now, newest, book, lines = 40, engine.seating.book.seen.max(), engine.seating.book, engine.seating.lines
     course = engine.steering.course(book, lines, now, 100)
     ((survival, limits, _),) = seen

@@ -8,26 +8,41 @@ import pytest
 from dsbench.runtime import recent
 from dsbench.runtime.recent import Recent
 
+BOTH = np.array([True, True])
+
 
 def rows_of(*values: float) -> np.ndarray:
     return np.array([[v, v / 2] for v in values])
 
 
+def read_in(*rounds: int) -> np.ndarray:
+    return np.array(rounds)
+
+
 def test_earlier_rounds_stand_beside_the_newest_which_comes_last():
     kept = Recent(2)
-    everybody = np.array([True, True])
-    assert np.array_equal(kept.sets(rows_of(0.1, 0.2), everybody), rows_of(0.1, 0.2)[None])
-    sets = kept.sets(rows_of(0.3, 0.4), everybody)
+    assert np.array_equal(kept.sets(rows_of(0.1, 0.2), read_in(0, 0), BOTH), rows_of(0.1, 0.2)[None])
+    sets = kept.sets(rows_of(0.3, 0.4), read_in(1, 1), BOTH)
     assert np.array_equal(sets, [rows_of(0.1, 0.2), rows_of(0.3, 0.4)])
-    assert len(kept.sets(rows_of(0.5, 0.6), everybody)) == 3
+    assert len(kept.sets(rows_of(0.5, 0.6), read_in(2, 2), BOTH)) == 3
+
+
+def test_what_was_read_once_counts_once_however_long_rounds_are_plain():
+    kept = Recent(2)
+    kept.sets(rows_of(0.1, 0.2), read_in(0, 0), BOTH)
+    for _ in range(3):
+        sets = kept.sets(rows_of(0.3, 0.4), read_in(1, 1), BOTH)
+        assert np.array_equal(sets, [rows_of(0.1, 0.2), rows_of(0.3, 0.4)])
+    sets = kept.sets(rows_of(0.3, 0.5), read_in(1, 2), BOTH)  # of five rows the last four, in pairs
+    assert np.array_equal(sets, [rows_of(0.2, 0.3), rows_of(0.3, 0.5)])
 
 
 def test_who_has_not_been_read_keeps_a_prior_and_is_nobodys_sample():
     kept = Recent(2)
-    kept.sets(rows_of(0.1, 0.9), np.array([True, False]))
-    sets = kept.sets(rows_of(0.2, 0.9), np.array([True, False]))
+    kept.sets(rows_of(0.1, 0.9), read_in(0, -1), BOTH)
+    sets = kept.sets(rows_of(0.2, 0.9), read_in(1, -1), BOTH)
     assert np.array_equal(sets, [rows_of(0.1, 0.9), rows_of(0.2, 0.9)])
-    sets = kept.sets(rows_of(0.8, 0.3, 0.4), np.array([False, True, True]))  # 0.1 to 0.4, two at a time
+    sets = kept.sets(rows_of(0.8, 0.3, 0.4), read_in(2, 2, 2), np.array([False, True, True]))
     assert np.array_equal(sets, [rows_of(0.8, 0.1, 0.2), rows_of(0.8, 0.3, 0.4)])
 
 
@@ -35,12 +50,24 @@ def test_who_has_not_been_read_keeps_a_prior_and_is_nobodys_sample():
 def test_only_so_many_rows_are_kept(requests):
     kept, everybody = Recent(2), np.ones(requests, bool)
     for turn in range(80):
-        sets = kept.sets(rows_of(*(np.arange(requests) + turn * 1000)), everybody)
+        newest = rows_of(*(np.arange(requests) + turn * 1000))
+        sets = kept.sets(newest, np.full(requests, turn), everybody)
         assert len(sets) == max(1, min(turn + 1, recent.ROWS // requests))
-        assert np.array_equal(sets[-1], rows_of(*(np.arange(requests) + turn * 1000)))
+        assert np.array_equal(sets[-1], newest)
 
 
 def test_nobody_known_leaves_the_priors():
     kept = Recent(2)
-    kept.sets(rows_of(0.5), np.array([True]))
-    assert np.array_equal(kept.sets(rows_of(0.7), np.array([False])), rows_of(0.7)[None])
+    kept.sets(rows_of(0.5), read_in(0), np.array([True]))
+    assert np.array_equal(kept.sets(rows_of(0.7), read_in(-1), np.array([True])), rows_of(0.7)[None])
+    assert np.array_equal(kept.sets(np.zeros((0, 2)), read_in(), np.zeros(0, bool)), np.zeros((1, 0, 2)))
+
+
+def test_after_a_spell_of_plain_rounds_one_drafts():
+    kept = Recent(2)
+    for _ in range(recent.SPELL):
+        assert not kept.due
+        kept.chose(0)
+    assert kept.due
+    kept.chose(3)
+    assert not kept.due
