@@ -116,9 +116,7 @@ class Chooser:
         room = np.array([s.script.room for s in seats])
         open_to = np.where(left, np.clip(room - known - 1, 0, self.block), 0)
         if self.arm.policy == "oracle":
-            usual = np.tile(self.prior, (n, 1))
-            deep = budgets.foresight(usual, open_to, context)
-            return self._foreseen(budgets, seats, np.minimum(limits, deep), deep, context)
+            return self._foreseen(budgets, seats, limits, context)
         past, seen = self._past(seats, number, np.cumprod(conditional, axis=1), np.cumprod(free, axis=1))
         sets = self.recent.sets(past, seen, open_to > 0) if self.pace.age else past
         chosen = budgets.choose(sets, open_to, context, plain=not self.recent.due)
@@ -133,14 +131,16 @@ class Chooser:
             age=self._age(seats, number),
         )  # fmt: skip
 
-    def _foreseen(self, budgets: Budgets, seats: Sequence[Seat], limits: Array, depth: int, context: int) -> Choice:
+    def _foreseen(self, budgets: Budgets, seats: Sequence[Seat], limits: Array, context: int) -> Choice:
         n, match = len(seats), np.array([s.match for s in seats])
-        rows = budgets.certain(int(np.minimum(match, limits).sum()), depth, n, context).rows
+        taken = np.minimum(match, limits)[:, None]
+        chosen = budgets.certain(np.minimum(taken, np.arange(1, self.block + 1)).sum(axis=0), n, context)
         survival = (np.arange(self.block) < match[:, None]).astype(np.float64)
-        window, whole = best_windows(survival, limits, rows - n), self.arm.commit == "window"
+        limits = np.minimum(limits, chosen.depth)
+        window, whole = best_windows(survival, limits, chosen.rows - n), self.arm.commit == "window"
         return Choice(
-            depth=np.full(n, depth), window=window, sent=limits if whole else window, survival=survival,
-            rows=n * (depth + 1) if whole else rows,
+            depth=np.full(n, chosen.depth), window=window, sent=limits if whole else window, survival=survival,
+            rows=n * (chosen.depth + 1) if whole else chosen.rows,
         )  # fmt: skip
 
     def _within(self, seats: Sequence[Seat], number: int, limits: Array, conditional: Array, free: Array) -> Choice:

@@ -102,23 +102,15 @@ class Budgets:
             best = best_of(_joined(found), seconds.ravel(), self.weight)
         return self._choice(priced, best, seconds)
 
-    def foresight(self, survival: Array, limits: Array, context: int) -> int:
-        """The depth whose drafts, once it is known which of them are accepted, promise the most tokens a second."""
-        requests, priced = len(limits), self.priced(len(limits))
-        worth = self._worth(survival, limits).sum(axis=0)
-        taken = np.array([worth[:depth].sum() for depth in self.depths])[:, None]
-        seconds = priced.seconds + priced.per_token * context
-        rates = np.minimum(priced.rows, requests + taken) / seconds
-        return self.depths[int(np.argmax(rates.max(axis=1)))]
-
-    def certain(self, taken: int, depth: int, requests: int, context: int) -> Choice:
-        """Of blocks of a depth, of which `taken` drafts over all are known to be accepted: the most tokens a second."""
+    def certain(self, taken: Array, requests: int, context: int) -> Choice:
+        """The most tokens a second where it is known that of drafts to depths 1..G `taken` [G] are accepted."""
         priced = self.priced(requests)
-        at = self.depths.index(depth)
-        seconds = priced.seconds[at] + priced.per_token[at] * context
-        best = int(np.argmax(np.minimum(priced.rows, requests + taken) / seconds))
-        rows = min(int(priced.rows[best]), requests + taken)
-        return Choice(depth=depth, rows=rows, seconds=float(seconds[best]))
+        seconds = priced.seconds + priced.per_token * context
+        tokens = requests + np.concatenate([[0], taken])[list(self.depths)]
+        best = int(np.argmax(np.minimum(priced.rows, tokens[:, None]) / seconds))
+        depth, at = divmod(best, len(priced.rows))
+        rows = min(int(priced.rows[at]), int(tokens[depth]))
+        return Choice(depth=self.depths[depth], rows=rows, seconds=float(seconds[depth, at]))
 
     def _choice(self, priced: Priced, best: int, seconds: Array) -> Choice:
         depth, at = divmod(best, len(priced.rows))

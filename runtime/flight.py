@@ -32,12 +32,12 @@ class Flight:
     host: float  # seconds the launch took
     whole: Tensor  # counts, tokens, drafts; in pinned memory
     real: Tensor  # confidence, free, survival
-    stamps: tuple[Stamp, ...]  # begun, prompts done, planned, drafted, known how much to verify, done
+    stamps: tuple[Stamp, ...]  # begun, prompts done, planned, known what an oracle knows, drafted, done
 
     def seconds(self, last: Stamp) -> float:
         """Since the round before was done, without an oracle's foresight."""
-        *_, drafted, known, done = self.stamps
-        return between(last, done) - between(drafted, known)
+        *_, ready, known, _, done = self.stamps
+        return between(last, done) - between(ready, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +72,14 @@ class Landed:
     ) -> StepRecord:  # fmt: skip
         """rows: as above; last: when the round before was done; now: this is read; predicted: seconds, extrapolated?"""
         flight, seats, course = self.flight, self.seats, self.flight.course
-        begun, sat, ready, drafted, known, done = flight.stamps
+        begun, sat, ready, known, drafted, done = flight.stamps
         granted = int(self.count("window")[seats].sum())
         useful = rows[0] if arm.commit == "all" else len(seats) + granted
         return StepRecord(
             step=self.step, start=now, read=now, requests=len(seats), budget=granted, rows=rows[0],
             padding=flight.tier - useful, context=flight.context, tier=flight.tier, delivered=int(self.put_out.sum()),
-            misses=0, compiles=flight.compiles, seconds=flight.seconds(last), draft_seconds=between(ready, drafted),
-            plan_seconds=0.0, pack_seconds=0.0, verify_seconds=between(known, done), accept_seconds=0.0,
+            misses=0, compiles=flight.compiles, seconds=flight.seconds(last), draft_seconds=between(known, drafted),
+            plan_seconds=0.0, pack_seconds=0.0, verify_seconds=between(drafted, done), accept_seconds=0.0,
             commit_seconds=0.0, predicted_seconds=predicted[0], extrapolated=predicted[1], confidence_age=course.age,
             priors=course.priors, fallback=fallback, zombies=rows[1], seats=len(flight.seated),
             flips=0 if scripted else int(self.count("flips")[seats].sum()), prefill_seconds=between(begun, sat),

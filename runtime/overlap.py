@@ -144,14 +144,16 @@ class Overlapped:
         context = int(book.held[lines].sum())
         with spanned(self.timeline, "plan"):
             course = self.steering.course(book, lines, len(self.steps) + len(self._flights), context)
-        ready = stamp(self.device)
+        known = ready = stamp(self.device)
+        if self.steering.foresees:
+            course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
+            known = stamp(self.device)
         with spanned(self.timeline, "draft", device=True):
             self.seats.tell("cap", course.depth)
             self.steady.draft(n, course.depth)
-        known = drafted = stamp(self.device)
-        if self.steering.foresees and course.depth:
-            course = self.steering.foreseen(course, n, lambda: self._taken(n), context)
-            known = stamp(self.device)
+            if self.steering.foresees:
+                self.steady.trust(n)
+        drafted = stamp(self.device)
         every = n * (course.depth + 1)
         with spanned(self.timeline, "verify", device=True):
             self.seats.tell("budget", course.budget)
@@ -161,18 +163,20 @@ class Overlapped:
             whole, real = copies or [x.clone().cpu() for x in left]  # which waits
         return Flight(
             seated=tuple(self.seating.seated), lines=lines, stays=book.stay[lines], course=course, tier=tier,
-            context=context, whole=whole, real=real, stamps=(begun, sat, ready, drafted, known, stamp(self.device)),
+            context=context, whole=whole, real=real, stamps=(begun, sat, ready, known, drafted, stamp(self.device)),
             host=time.perf_counter() - host, compiles=self._compiles.total - compiled,
         )  # fmt: skip
 
-    def _taken(self, n: int) -> int:
-        """Drafts of the round's n seats that the text takes: the one thing that is waited for, by an upper bound."""
+    def _taken(self, n: int) -> Array:
+        """Drafts [G] of the round's n seats that the text takes, by depth: an upper bound drafts, looks, and waits."""
+        self.seats.tell("cap", self.block)
+        self.steady.draft(n, self.block)
         taken = copied(self.steady.foresee(n))
         there = stamp(self.device)
         hold(self.device)
         while not passed(there):
             time.sleep(0)
-        return int(taken)
+        return read(taken)
 
     def _settle(self, flight: Flight) -> StepRecord:
         """Waits for the round's results, if they are not there, and hands them out."""

@@ -80,7 +80,7 @@ class Seats:
         self.eos = torch.tensor(shape.eos, dtype=torch.int64, device=device)
         self.top_k, self.top_p = whole(s), torch.ones(s, device=device)
         self.live, self.cap, self.budget = whole(1), whole(1), whole(1)
-        self.taken = whole(1)  # drafts of a round that are sure to be accepted
+        self.taken, self.certain = whole(block), real(s, block)  # drafts that are sure, by depth; as confidences
         self._told = dict.fromkeys(("live", "cap", "budget"), 0)
         # left by a round: counts, then W tokens and G drafts; and confidence, free, survival
         self.whole_left = whole(s, len(COUNTS) + 2 * block + 1)

@@ -80,9 +80,13 @@ class Steady:
             self.draft_graphs[next_tier(self.tiers.requests, requests), depth]()
 
     def foresee(self, requests: int) -> Tensor:
-        """Drafts [1] of the round's first seats that the pinned text takes; their confidences become certainties."""
+        """Drafts [G] of the round's first seats that the pinned text takes, by the depth they are drafted to."""
         self.foresights[next_tier(self.tiers.requests, requests)]()
         return self.seats.taken
+
+    def trust(self, requests: int) -> None:
+        """What was foreseen stands for the confidences."""
+        self.seats.real_left[:requests, 0].copy_(self.seats.certain[:requests])
 
     def verify(self, requests: int, rows: int) -> int:
         """Runs the tier that holds `rows`; returns its rows."""
@@ -162,13 +166,15 @@ class Steady:
         return run
 
     def _foresee_run(self, n: int) -> Run:
+        column = torch.arange(self.seats.shape.block, device=self.seats.device)
+
         def run() -> None:
             seats, text = self.seats, self.seats.next_recorded(n)
             assert text is not None, "an oracle knows the recorded text"
             hit = (seats.drafts[:n] == text[:, : seats.shape.block]).long().cumprod(1)
             certain = (2.0 * hit - 1.0) * CERTAIN
-            seats.real_left[:n, 0].copy_((certain - seats.offset[:n]) / seats.scale[:n].clamp(min=1e-6))
-            seats.taken.copy_(torch.minimum(hit.sum(1), seats.limits(n)).sum())
+            seats.certain[:n].copy_((certain - seats.offset[:n]) / seats.scale[:n].clamp(min=1e-6))
+            seats.taken.copy_((hit * (column < seats.limits(n)[:, None])).sum(0).cumsum(0))
 
         return run
 

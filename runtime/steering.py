@@ -7,7 +7,7 @@ read gives up choosing, not the run: whole blocks are verified from then on, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -61,27 +61,22 @@ class Steering:
     def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
         """Of the round `step`, over seats with these lines of the book and `context` tokens in all."""
         whole = Course(depth=self.cap, budget=len(lines) * self.cap)
-        if self.budgets is None:
+        if self.budgets is None or self.foresees:
             return whole
         budgets = self.budgets
-        if self.foresees:
-            return self.attempt("the oracle's depth", lambda: self._deep(budgets, book, lines, context), whole)
         return self.attempt("the budget", lambda: self._chosen(budgets, book, lines, step, context), whole)
 
-    def foreseen(self, course: Course, seats: int, taken: Callable[[], int], context: int) -> Course:
-        """The course with a budget for what the text takes of the round's own drafts, once that is known."""
+    def foreseen(self, course: Course, seats: int, taken: Callable[[], Array], context: int) -> Course:
+        """Depth and budget for what the text takes of the round's own drafts [G], once that is known."""
         budgets = self.budgets
         if budgets is None:
             return course
 
         def chosen() -> Course:
-            return replace(course, budget=budgets.certain(taken(), course.depth, seats, context).rows - seats)
+            choice = budgets.certain(taken(), seats, context)
+            return Course(depth=choice.depth, budget=choice.rows - seats)
 
         return self.attempt("the oracle's budget", chosen, course)
-
-    def _deep(self, budgets: Budgets, book: Book, lines: Array, context: int) -> Course:
-        depth = budgets.foresight(book.survival[lines], book.limits(lines, self.cap), context)
-        return Course(depth=depth, budget=len(lines) * depth)
 
     def _chosen(self, budgets: Budgets, book: Book, lines: Array, step: int, context: int) -> Course:
         limits = book.limits(lines, self.cap)

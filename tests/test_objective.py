@@ -125,21 +125,24 @@ def test_both_loops_write_the_plain_text_and_weigh_alike(mode):
 
 
 @pytest.mark.parametrize("slot", [0.0, 0.004, 0.05])
-def test_an_oracle_drafts_as_deep_as_knowing_the_rest_pays(slot):
+def test_an_oracle_drafts_as_deep_as_what_it_knows_pays(slot):
     """By hand: of each depth the tokens that are sure to come, in the cheapest pass that holds so many of them."""
     table = replace(staircase_table(6, 4), slot_bias=slot, draft_bias=0.3)
-    budgets, dice, chosen = Budgets(table, 4, (1, 2, 4)), np.random.default_rng(3), set()
-    for requests in (1, 2, 5, 6):
-        survival = np.cumprod(dice.uniform(0.2, 0.95, (requests, 4)), axis=1)
-        limits = dice.integers(0, 5, requests)
-        legal = np.where(np.arange(4) < limits[:, None], survival, 0.0)
+    budgets, dice, chosen = Budgets(table, 4, (0, 1, 2, 4)), np.random.default_rng(3), set()
+    for requests in (1, 2, 3, 5, 6) * 8:
+        match = dice.integers(0, 5, requests)
+        taken = np.array([np.minimum(match, depth).sum() for depth in (1, 2, 3, 4)])
 
-        def rate(depth, n=requests, legal=legal):
-            sure, draft = n + legal[:, :depth].sum(), table.draft_seconds(n, 90, 4 - depth)
-            rows = table.candidates(n, 4)
-            return max(min(m, sure) / (table.verify_curve(n, np.array([m]), 90)[0] + draft) for m in rows)
+        def rate(depth, rows, n=requests, match=match):
+            sure = n + np.minimum(match, depth).sum()
+            draft = table.draft_seconds(n, 90, 4 - depth) if depth else 0.0
+            return min(rows, sure) / (table.verify_curve(n, np.array([rows]), 90)[0] + draft)
 
-        best = budgets.foresight(survival, limits, 90)
-        assert rate(best) == pytest.approx(max(rate(d) for d in budgets.depths), rel=1e-12)
-        chosen.add(best)
-    assert (chosen == {4}) == (slot == 0.0)
+        best = budgets.certain(taken, requests, 90)
+        depths = budgets.depths
+        wanted = max(rate(d, m) for d in depths for m in table.candidates(requests, 4))
+        assert max(rate(best.depth, m) for m in table.candidates(requests, 4)) == pytest.approx(wanted, rel=1e-12)
+        assert best.rows <= requests + np.minimum(match, best.depth).sum()
+        assert best.rows == requests or best.depth
+        chosen.add(best.depth)
+    assert 0 in chosen and (chosen <= {0, 4}) == (slot == 0.0)

@@ -12,6 +12,7 @@ from test_replay import replayed, toy_trace, wide
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
+from dsbench.profiles.cost import StepShape
 from dsbench.runtime import prompts
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.budget import Budgets
@@ -22,6 +23,7 @@ from dsbench.runtime.graphs import make_models
 from dsbench.runtime.loop import run_closed_loop
 from dsbench.runtime.overlap import Overlapped
 from dsbench.runtime.planner import Planner
+from dsbench.runtime.recent import SPELL
 from dsbench.runtime.steady import make_steady
 
 MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:1", "mtp:3")
@@ -40,12 +42,14 @@ def overlapped(
     device=None,
     steady=None,
     slot=0.0,
+    draft=0.0,
+    whole=False,
 ):
     target, arm = tiny_target(device), parse_arm(mode)
     dspark = random_drafter if scripted else tiny_drafter
     drafters = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": dspark}
     drafter = drafters[arm.drafter](target)
-    config = EngineConfig(lag=lag, page=4, graphs=seats)
+    config = EngineConfig(lag=lag, page=4, graphs=seats, draft="full" if whole else "planned")
     models = make_models(target, drafter, config, seats * tokens, tokens)
     steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
     planner = Planner(
@@ -54,7 +58,7 @@ def overlapped(
         rule="coupled",
         lag=lag,
         calibrations=None,
-        table=replace(staircase_table(seats, 4), slot_bias=slot),
+        table=replace(staircase_table(seats, 4), slot_bias=slot, draft_bias=draft),
     )
     return Overlapped(steady, arm, planner, config, decode=decode)
 
@@ -270,6 +274,33 @@ def test_an_oracle_verifies_what_its_text_takes_and_nothing_else(mode):
     if mode == "compact:oracle":
         assert all(r.verified == r.window for r in engine.rounds)
         assert {s.rows - s.requests - s.budget for s in engine.steps} == {0}
+
+
+def test_where_drafts_do_not_pay_rounds_are_plain_and_one_in_a_spell_looks_again():
+    wanted = make_requests(5, temperature=0.8, max_tokens=60)
+    run("none", wanted, batch=3)
+    requests = make_requests(5, temperature=0.8, max_tokens=60)
+    engine = overlapped("compact", 3, slot=0.5, draft=4.0)
+    assert finish(engine, requests, 3) == [r.output for r in wanted]
+    drafted = [landed.flight.course.depth > 0 for landed in engine._landed]
+    assert sum(drafted) > 2 and np.diff(np.flatnonzero(drafted)).tolist() == [SPELL + 1] * (sum(drafted) - 1)
+    depths = {landed.step: landed.flight.course.depth for landed in engine._landed}
+    table, block = engine.planner.table, engine.block
+    for step in engine.steps:
+        shape, depth = StepShape(step.seats, step.rows + step.zombies, step.context), depths[step.step]
+        alone = table.verify_seconds(shape)
+        whole = alone + table.draft_seconds(step.seats, step.context, block - depth) if depth else alone
+        assert step.predicted_seconds == pytest.approx(whole) and (depth or step.rows == step.requests)
+    for record in engine.rounds:
+        plain = depths[record.step] == 0
+        assert plain == (not record.drafts) and (not plain or (record.window, record.delivered) == (0, 1))
+        assert plain == bool(np.isnan(record.free_logits).all()) and len(record.free_logits) == block
+
+
+def test_a_whole_draft_that_is_asked_for_is_made_in_every_round():
+    engine = overlapped("compact", 3, slot=0.5, draft=4.0, whole=True)
+    finish(engine, make_requests(5, max_tokens=30), 3)
+    assert {landed.flight.course.depth for landed in engine._landed} == {engine.block}
 
 
 def test_an_oracles_foresight_is_free(monkeypatch):

@@ -86,15 +86,17 @@ def rounds_of_play(found):
 
 
 @pytest.mark.parametrize(
-    ("mode", "slot"),
-    [("none", 0.0), ("static", 0.0), ("static:2", 0.02), ("no-trim", 0.0), ("compact", 0.0), ("compact", 0.02),
-     ("compact:latency", 0.02), ("compact:oracle", 0.02), ("cap-accept", 0.02), ("cap-accept:oracle", 0.0)],
+    ("mode", "slot", "draft"),
+    [("none", 0.0, 0.0), ("static", 0.0, 0.0), ("static:2", 0.02, 0.0), ("no-trim", 0.0, 0.0), ("compact", 0.0, 0.0),
+     ("compact", 0.02, 0.0), ("compact", 0.02, 0.3), ("compact", 0.02, 3.0), ("compact:latency", 0.02, 0.3),
+     ("compact:oracle", 0.02, 0.0), ("compact:oracle", 0.02, 0.3), ("cap-accept", 0.02, 0.3),
+     ("cap-accept:oracle", 0.0, 0.3)],
 )  # fmt: skip
-def test_overlapped_rounds_are_the_engines_own(mode, slot):
+def test_overlapped_rounds_are_the_engines_own(mode, slot, draft):
     """Who is seated when, zombies, depths, windows, priors: all from the trace, the table and how late the host is."""
     trace = wide(toy_trace())
     queue = replayed(trace, tiny_target(), tokens=9, size=11)
-    engine = overlapped(mode, 3, recorded=20, scripted=True, slot=slot, lag=LAG)
+    engine = overlapped(mode, 3, recorded=20, scripted=True, slot=slot, draft=draft, lag=LAG)
     finish(engine, queue, 3)
     found = played(mode, queue, engine.planner.table, tokens=9, concurrency=3, pace=OVERLAPPED)
     assert rounds_of_play(found) == rounds_of_engine(engine, queue)
