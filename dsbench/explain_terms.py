@@ -174,6 +174,13 @@ TERMS: dict[str, Term] = {
         unit="share of rows", also=("padding_share",),
         formula="sum(tier - rows) / sum(tier) over full steps: rows of a captured graph that belong to nobody",
     ),
+    "plain_round": Term(
+        unit="round", also=("plain round",),
+        formula="a round of compact that drafts nothing and verifies one row a request, since by the cost table and "
+        "the survivals read last it brings more tokens a second; after 16 in a row one drafts. Where rounds overlap",
+        others="vLLM's speculative_disable_by_batch_size of 2024: none above a batch size that is named. SGLang's "
+        "--speculative-adaptive: down to 0 steps as the batch grows",
+    ),
     "oracle": Term(
         unit="arm", also=("compact:oracle", "upper bound"),
         formula="as compact, but that it knows which drafts the recorded text takes: it verifies of them what pays by "
