@@ -172,8 +172,10 @@ class _Loop:
             draft, verify = 0.0, self.costs.alone(n, context)
         else:
             deep = int(choice.depth.max())
-            draft = self.costs.draft(n, context, self.chooser.block - deep) if deep or self.pace.waits else 0.0
+            draft = self.costs.draft(n, context, self.chooser.block - deep)
             verify = self.costs.verify(n, choice.rows, context)
+            if not deep and not self.pace.waits:
+                draft, verify = 0.0, self.costs.bare(n, context)
         start = self.clock
         self.clock += draft + verify
         spent = Spent(start=start, end=self.clock, prefill=self.prefill, draft=draft, verify=verify)

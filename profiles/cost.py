@@ -2,7 +2,8 @@
 
     T(R, M, S) = bias + alpha(R) + theta(tier(M)) + (walk + walk_rise(R))*S/R + kappa*S
                  + draft_bias + draft(R) + draft_kappa*S  [seconds],
-    less slot_bias + slot(R) for each slot of the sequential head that a shallower draft leaves out
+    less slot_bias + slot(R) for each slot of the sequential head that a shallower draft leaves out;
+    a plain round, without drafts: plain(R) + plain_context(R)*S/R
 
 Owns evaluation, candidate row totals and the file format; `fit.py` makes tables from samples. Legend: `R` requests,
 `G` block size, `M` packed rows, `S` sum of context tokens.
@@ -21,6 +22,7 @@ import numpy as np
 from dsbench.profiles.contract import check_contract
 from dsbench.profiles.curve import FAR, Curve, FloatArray, IntArray, round_up
 from dsbench.profiles.files import only, read_json, strings, write_json
+from dsbench.profiles.plain import PlainPass
 
 KIND = "cost-table"
 SCHEMA = 1
@@ -75,6 +77,8 @@ class CostTable:
     slot_bias: float = 0.0  # seconds of one slot of the sequential head, >= 0; 0 where depth was not measured
     slot: Curve = Curve((1,), (0.0,))  # R -> seconds more
 
+    plain: PlainPass | None = None  # of an arm that drafts in other rounds; None: not measured
+
     # where it holds
     box: Box
     contract: dict[str, str] = field(default_factory=dict)  # what must be the same: hashes, dtype, G, device, threads
@@ -119,6 +123,16 @@ class CostTable:
     def step_seconds(self, shape: StepShape, skipped: int = 0) -> float:
         """Seconds of draft and verify together; `skipped` slots are not drafted."""
         return self.verify_seconds(shape) + self.draft_seconds(shape.requests, shape.context, skipped)
+
+    def plain_parts(self, requests: int) -> tuple[float, float]:
+        """Seconds of a plain round at no context, and of a context token more."""
+        if self.plain is not None:
+            return self.plain.parts(requests)
+        return self.verify_seconds(StepShape(requests, requests, 0)), self.per_token(requests, drafts=False)
+
+    def plain_seconds(self, requests: int, context: int) -> float:
+        base, per_token = self.plain_parts(requests)
+        return base + per_token * context
 
     def per_token(self, requests: int, *, drafts: bool) -> float:
         """Seconds that a context token more adds to a step of R requests."""
@@ -171,14 +185,15 @@ def _to_json(table: CostTable) -> dict[str, Any]:
     body = {item.name: getattr(table, item.name) for item in fields(table)}
     knots = {name: {"at": list(body[name].at), "seconds": list(body[name].seconds)} for name in curves}
     box = {item.name: list(getattr(table.box, item.name)) for item in fields(table.box)}
-    return body | knots | {"box": box, "tiers": None if table.tiers is None else list(table.tiers)}
+    plain = None if table.plain is None else table.plain.json()
+    return body | knots | {"box": box, "plain": plain, "tiers": None if table.tiers is None else list(table.tiers)}
 
 
 def _from_json(body: dict[str, Any]) -> CostTable:
     names = {item.name for item in fields(CostTable)}
     only(body, names)
     missing = sorted(
-        names - set(body) - {"slot", "slot_bias", "walk", "walk_rise"}
+        names - set(body) - {"slot", "slot_bias", "walk", "walk_rise", "plain"}
     )  # tables of before these were measured
     if missing:
         raise ValueError(f"missing fields {', '.join(missing)}")
@@ -191,6 +206,13 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         least, most = map(int, body["box"][name])
         return least, most
 
+    plain = body.get("plain")
+    if plain is not None:
+        only(plain, {"requests", "seconds", "per_token"})
+        plain = PlainPass(
+            requests=tuple(map(int, plain["requests"])), seconds=tuple(map(float, plain["seconds"])),
+            per_token=tuple(map(float, plain["per_token"])),
+        )  # fmt: skip
     return CostTable(
         bias=float(body["bias"]),
         alpha=curve("alpha"),
@@ -204,6 +226,7 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         draft_kappa=float(body["draft_kappa"]),
         slot_bias=float(body.get("slot_bias", 0.0)),
         slot=curve("slot") if "slot" in body else Curve((1,), (0.0,)),
+        plain=plain,
         box=Box(requests=pair("requests"), rows=pair("rows"), context=pair("context")),
         contract=strings(body["contract"]),
         provenance=strings(body["provenance"]),

@@ -10,7 +10,7 @@ and not free, and lists the values in `FitReport.confounded`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from dsbench.profiles.additive import AdditiveFit, confounded, fit_additive
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve, FloatArray, round_up
 from dsbench.profiles.holdout import choose_holdout
+from dsbench.profiles.plain import PlainPass, plain_line
 
 Phase = Literal["verify", "draft"]
 # kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter.
@@ -157,6 +158,7 @@ def fit_cost_table(
         draft_kappa=draft.kappa if draft else 0.0,
         slot_bias=slot_bias,
         slot=slot,
+        plain=plain_rounds(timed, verify_cells),
         box=Box(
             requests=_range([cell.requests for cell in verify_cells]),
             rows=_range([cell.rows for cell in verify_cells]),
@@ -166,6 +168,21 @@ def fit_cost_table(
         provenance=provenance | _figures(verify_report),
     )
     return table, FitReport(verify=verify_report, draft=draft_report, cells=verify_table + draft_table)
+
+
+def plain_rounds(samples: Iterable[CostSample], verify: Sequence[CostCell]) -> PlainPass | None:
+    """Plain passes of an arm with a drafter: those of decoding without one, and what the drafter's context costs.
+
+    That is read off at the fewest requests, where passes of one row a request differ in nothing else. None without
+    samples of phase plain.
+    """
+    alone = collapse([replace(s, phase="draft") for s in samples if s.phase == "plain"], "draft")
+    line = plain_line((c.requests, c.context, c.seconds) for c in alone)
+    fewest = [c for c in verify if c.requests == c.rows == min(v.requests for v in verify)]
+    if line is None or not fewest:
+        return None
+    beyond = max(0.0, float(np.median([c.seconds - line.of(c.requests, c.context) for c in fewest])))
+    return replace(line, seconds=tuple(seconds + beyond for seconds in line.seconds))
 
 
 def slot_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:

@@ -100,7 +100,7 @@ class Budgets:
         else:
             found = [outlook(survival[..., :depth], limits, priced.rows, self.weight) for depth in self.depths]
             best = best_of(_joined(found), seconds.ravel(), self.weight)
-        return self._choice(priced, best, seconds)
+        return self._choice(priced, best, seconds, len(limits))
 
     def certain(self, taken: Array, requests: int, context: int) -> Choice:
         """The most tokens a second where it is known that of drafts to depths 1..G `taken` [G] are accepted."""
@@ -112,9 +112,10 @@ class Budgets:
         rows = min(int(priced.rows[at]), int(tokens[depth]))
         return Choice(depth=self.depths[depth], rows=rows, seconds=float(seconds[depth, at]))
 
-    def _choice(self, priced: Priced, best: int, seconds: Array) -> Choice:
+    def _choice(self, priced: Priced, best: int, seconds: Array, requests: int) -> Choice:
         depth, at = divmod(best, len(priced.rows))
-        return Choice(depth=self.depths[depth], rows=int(priced.rows[at]), seconds=float(seconds[depth, at]))
+        rows = int(priced.rows[at]) if self.depths[depth] else requests
+        return Choice(depth=self.depths[depth], rows=rows, seconds=float(seconds[depth, at]))
 
     def _expected(self, survival: Array, limits: Array, rows: Array) -> Array:
         """Tokens [depths, m] of each depth's likeliest drafts, as `outlook` has them: what may not be, adds nothing."""
@@ -139,12 +140,13 @@ class Budgets:
             table, rows = self.table, self.table.candidates(requests, self.block)
             whole = table.draft_seconds(requests, 0)
             slot = whole - table.draft_seconds(requests, 0, skipped=1)
-            draft = [whole - (self.block - depth) * slot if depth else 0.0 for depth in self.depths]
-            per_token = [table.per_token(requests, drafts=depth > 0) for depth in self.depths]
-            self._priced[requests] = Priced(
-                rows=rows, seconds=table.verify_curve(requests, rows, 0) + np.array(draft)[:, None],
-                per_token=np.array(per_token)[:, None],
-            )  # fmt: skip
+            draft = whole - (self.block - np.array(self.depths)) * slot
+            seconds = table.verify_curve(requests, rows, 0) + draft[:, None]
+            per_token = np.full((len(self.depths), 1), table.per_token(requests, drafts=True))
+            if self.depths[0] == 0:  # rows beyond one a request bring nothing
+                seconds[0] = np.inf
+                seconds[0, 0], per_token[0] = table.plain_parts(requests)
+            self._priced[requests] = Priced(rows=rows, seconds=seconds, per_token=per_token)
         return self._priced[requests]
 
 

@@ -154,10 +154,11 @@ class Overlapped:
             if self.steering.foresees:
                 self.steady.trust(n)
         drafted = stamp(self.device)
-        every = n * (course.depth + 1)
+        rows = n * (course.depth + 1) if self.arm.commit == "window" else n + course.budget
         with spanned(self.timeline, "verify", device=True):
             self.seats.tell("budget", course.budget)
-            tier = self.steady.verify(n, every if self.arm.commit == "window" else n + course.budget)
+            plain = self.block > 0 and not course.depth
+            tier = self.steady.plain(n) if plain else self.steady.verify(n, rows)
             left = (self.seats.whole_left[:n], self.seats.real_left[:n])
             copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)
             whole, real = copies or [x.clone().cpu() for x in left]  # which waits

@@ -170,9 +170,11 @@ class Planner:
         if table is None:
             return float("nan"), False
         if key not in self._known:
-            start, drafts = StepShape(shape.requests, shape.rows, 0), skipped < self.block
-            seconds = predicted_seconds(table, start, drafts=drafts, skipped=skipped)
-            per_token = table.per_token(shape.requests, drafts=drafts)
+            start = StepShape(shape.requests, shape.rows, 0)
+            seconds = predicted_seconds(table, start, drafts=self.block > 0, skipped=skipped)
+            per_token = table.per_token(shape.requests, drafts=self.block > 0)
+            if skipped >= self.block > 0:
+                seconds, per_token = table.plain_parts(shape.requests)
             self._known[key] = seconds, per_token, table.outside(replace(start, context=table.box.context[0]))
         seconds, per_token, outside = self._known[key]
         least, most = table.box.context

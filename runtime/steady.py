@@ -2,6 +2,7 @@
 
     draft   the seats' blocks, or the trace's drafts in their place           a graph per request tier
     verify  plan + pack, target, verdict, commit, and what the host reads     a graph per row tier
+    plain   the same of one row a request, no draft                           a graph per request tier
     prefill prompt rows of some requests; those done get a token and sit down a graph per token tier
 
 A replay waits for nobody and asks nobody: windows come from the confidences that the draft left, the budget and the cap
@@ -11,12 +12,15 @@ from two numbers that the host wrote. Rows are those of the first `live` seats; 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dsbench.kernels.commit import commit
+from dsbench.kernels.judge import UNSEEN
 from dsbench.kernels.pack import Packed
 from dsbench.kernels.plan import plan
 from dsbench.runtime.arm import Arm
@@ -67,7 +71,9 @@ class Steady:
         self.graph_pool: Any = getattr(capture, "pool", None)  # torch's handle of the graphs' memory
         self.chunks = [PromptRows(self.seats, n) for n in CHUNKS]
         with torch.inference_mode():
-            self.verify_graphs = {size: capture(self._verify_run(*size)) for size in tiers.verify()}
+            self.verify_graphs = {size: capture(self._verify_run(*size, shape.block)) for size in tiers.verify()}
+            plain = tiers.requests if len(depths) > 1 else ()
+            self.plain_graphs = {n: capture(self._verify_run(n, n, 0)) for n in reversed(plain)}
             drafts = [(n, depth) for n in reversed(tiers.requests) for depth in reversed(depths) if depth]
             self.draft_graphs = {size: capture(self._draft_run(*size)) for size in drafts}
             # arms of whole blocks share their graphs, and an oracle may be one of them
@@ -93,6 +99,12 @@ class Steady:
         size = self.tiers.of(requests, rows)
         self.verify_graphs[size]()
         return size[0]
+
+    def plain(self, requests: int) -> int:
+        """Runs a pass of one row a request, which verifies no draft; returns its rows."""
+        size = next_tier(self.tiers.requests, requests)
+        self.plain_graphs[size]()
+        return size
 
     def prompt_rows(self, count: int) -> PromptRows:
         """The smallest buffers that hold `count` prompt rows."""
@@ -128,16 +140,20 @@ class Steady:
 
         return run
 
-    def _verify_run(self, rows: int, requests: int) -> Run:
-        n = requests + 1
+    def _verify_run(self, rows: int, requests: int, block: int) -> Run:
+        """Over drafts up to `block` deep, of all that there are or of none."""
+        n, beyond = requests + 1, self.seats.shape.block - block
 
         def run() -> None:
             seats, page = self.seats, self.models.pool.shape.page
             now = self._round(n)
-            at, limits, before = now.standing, seats.limits(n), now.standing.anchor.clone()
-            context, drafts = at.start.int(), seats.drafts[:n]
-            confidence = seats.real_left[:n, 0].contiguous()
-            if not drafts.shape[1]:
+            if beyond and now.recorded is not None:
+                now = replace(now, recorded=now.recorded[:, : block + 1])
+            at, before = now.standing, now.standing.anchor.clone()
+            limits = torch.zeros_like(before) if beyond else seats.limits(n)
+            context, drafts = at.start.int(), seats.drafts[:n, :block]
+            confidence = seats.real_left[:n, 0, :block].contiguous()
+            if not block:
                 survival, window = confidence, limits
                 batch = pack_padded(at.anchor, drafts, window, context, at.table, seats.live, rows, page)
             else:
@@ -153,15 +169,18 @@ class Steady:
             tall = torch.full((n,), self.depths[-1], dtype=torch.int64, device=drafts.device)
             draft = Draft(tokens=drafts, confidence=confidence, free=confidence, probabilities=None, depth=tall)
             made = verify_pass(self.models, now, batch, draft, window, verified, lambda name: nullcontext())
+            tokens, ceiling = F.pad(made.tokens, (0, beyond)), made.ceiling
+            if beyond:  # what a draft would have brought is not known
+                ceiling = torch.full_like(ceiling, UNSEEN)
             delivered = commit(
-                made.accepted, made.tokens, seats.eos, seats.heeds[:n], seats.live, seats.anchor[:n], seats.start[:n],
+                made.accepted, tokens, seats.eos, seats.heeds[:n], seats.live, seats.anchor[:n], seats.start[:n],
                 seats.emitted[:n], seats.room[:n], seats.round[:n], seats.ended[:n],
             )  # fmt: skip
             counts = torch.stack(
-                [made.accepted, made.ceiling, made.flips, window, limits, delivered, before, seats.ended[:n]], dim=1
+                [made.accepted, ceiling, made.flips, window, limits, delivered, before, seats.ended[:n]], dim=1
             )
-            seats.whole_left[:n].copy_(torch.cat([counts, made.tokens, drafts], dim=1))
-            seats.real_left[:n, 2].copy_(survival)
+            seats.whole_left[:n].copy_(torch.cat([counts, tokens, seats.drafts[:n]], dim=1))
+            seats.real_left[:n, 2, :block].copy_(survival)
 
         return run
 

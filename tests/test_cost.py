@@ -19,10 +19,14 @@ from dsbench.profiles.cost import Box, CostTable, StepShape, load_cost_table
 from dsbench.profiles.curve import Curve
 from dsbench.profiles.fit import CostCell, CostSample, collapse, fit_cost_table
 from dsbench.profiles.holdout import choose_holdout
+from dsbench.profiles.plain import PlainPass
 from dsbench.profiles.regret import decision_regret
 
 TIERS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 BLOCK = 7
+
+
+PLAIN = PlainPass(requests=(1, 8), seconds=(0.004, 0.007), per_token=(1e-6, 3e-6))
 
 
 def make_table(**changes):
@@ -354,11 +358,38 @@ def test_a_fitted_table_decides_nearly_as_well_as_the_measurement():
 
 
 def test_a_saved_table_comes_back_equal(tmp_path):
-    for table in (make_table(), make_table(tiers=None), fit(staircase_samples(passes=1))[0]):
+    for table in (make_table(), make_table(tiers=None), make_table(plain=PLAIN), fit(staircase_samples(passes=1))[0]):
         path = tmp_path / "new" / "table.json"
         table.save(path)
         assert load_cost_table(path) == table
         assert [item.name for item in path.parent.iterdir()] == ["table.json"]
+
+
+def test_a_table_of_before_plain_rounds_were_timed_prices_them_as_verify_passes(tmp_path):
+    path = tmp_path / "table.json"
+    make_table().save(path)
+    body = json.loads(path.read_text())
+    assert body.pop("plain") is None
+    path.write_text(json.dumps(body))
+    table = load_cost_table(path)
+    assert table == make_table() and table.plain_seconds(4, 900) == table.verify_seconds(StepShape(4, 4, 900))
+    assert make_table(plain=PLAIN).plain_seconds(4, 900) == pytest.approx(0.004 + 3 / 7 * 0.003 + 225 * 13e-6 / 7)
+
+
+def test_plain_rounds_are_plain_passes_and_what_one_requests_verify_pass_takes_beyond():
+    """The drafter's context costs the same whoever comes; a request's own twice as much alone as among eight."""
+    samples = [*staircase_samples(passes=1)]
+    fewest = [s for s in collapse(samples, "verify") if s.requests == s.rows == 1]
+    plain = [
+        CostSample(r, r, r * c, 1e-3 * r + slope * c, "plain", 0)
+        for r, slope in ((1, 2e-6), (8, 1e-6)) for c in (50, 500)
+    ]  # fmt: skip
+    beyond = np.median([s.seconds - (1e-3 + 2e-6 * s.context) for s in fewest])
+    table = fit([*samples, *plain])[0]
+    for requests, slope in ((1, 2e-6), (8, 1e-6)):
+        wanted = 1e-3 * requests + slope * 300 + max(0.0, beyond)
+        assert table.plain_seconds(requests, 300 * requests) == pytest.approx(wanted)
+    assert fit(samples)[0].plain is None
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
@@ -394,11 +425,16 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         (lambda d: d | {"theta": {"at": [-1, 2], "seconds": [0, 1]}}, "knots must lie in"),
         (lambda d: d | {"contract": {"G": 7}}, "mapping of strings"),
         (lambda d: [d], "kind is 'list'"),
+        (lambda d: d | {"plain": d["plain"] | {"requests": [8, 1]}}, "plain.requests must increase"),
+        (lambda d: d | {"plain": d["plain"] | {"seconds": [1.0]}}, "as many as plain.requests"),
+        (lambda d: d | {"plain": d["plain"] | {"per_token": [0.0, -1.0]}}, "plain.per_token at least 0"),
+        (lambda d: d | {"plain": d["plain"] | {"hue": 1}}, "unknown fields hue"),
+        (lambda d: d | {"plain": {"requests": [1]}}, "'seconds' is missing"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path, edit, says):
     path = tmp_path / "table.json"
-    make_table().save(path)
+    make_table(plain=PLAIN).save(path)
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     with pytest.raises(UsageError) as caught:
         load_cost_table(path)
