@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dsbench.profiles.cost import CostTable, StepShape, load_cost_table
-from dsbench.profiles.fit import CostSample, collapse
-from dsbench.profiles.plain import PlainPass, plain_line
+from dsbench.profiles.fit import plain_pass
+from dsbench.profiles.plain import PlainPass
 from dsbench.profiles.samples import load_samples, samples_path
 
 
@@ -46,9 +45,3 @@ def load_costs(path: Path) -> Costs:
     table = load_cost_table(path)
     samples = load_samples(path) if samples_path(path).exists() else []
     return Costs(table=table, plain=plain_pass(samples))
-
-
-def plain_pass(samples: Iterable[CostSample]) -> PlainPass | None:
-    """Of arm none, from samples of phase plain; None without any."""
-    cells = collapse([replace(s, phase="draft") for s in samples if s.phase == "plain"], "draft")
-    return plain_line((c.requests, c.context, c.seconds) for c in cells)

@@ -168,14 +168,14 @@ class _Loop:
         arm, n = self.chooser.arm, len(self.seats)
         context = sum(s.context for s in self.seats if not self.gone(s))
         choice = self.chooser.choose(self.seats, len(self.done))
+        deep = int(choice.depth.max())
         if arm.drafter == "none":
             draft, verify = 0.0, self.costs.alone(n, context)
+        elif not deep and not self.pace.waits:
+            draft, verify = 0.0, self.costs.bare(n, context)
         else:
-            deep = int(choice.depth.max())
             draft = self.costs.draft(n, context, self.chooser.block - deep)
             verify = self.costs.verify(n, choice.rows, context)
-            if not deep and not self.pace.waits:
-                draft, verify = 0.0, self.costs.bare(n, context)
         start = self.clock
         self.clock += draft + verify
         spent = Spent(start=start, end=self.clock, prefill=self.prefill, draft=draft, verify=verify)

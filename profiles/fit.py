@@ -176,13 +176,18 @@ def plain_rounds(samples: Iterable[CostSample], verify: Sequence[CostCell]) -> P
     That is read off at the fewest requests, where passes of one row a request differ in nothing else. None without
     samples of phase plain.
     """
-    alone = collapse([replace(s, phase="draft") for s in samples if s.phase == "plain"], "draft")
-    line = plain_line((c.requests, c.context, c.seconds) for c in alone)
+    line = plain_pass(samples)
     fewest = [c for c in verify if c.requests == c.rows == min(v.requests for v in verify)]
     if line is None or not fewest:
         return None
     beyond = max(0.0, float(np.median([c.seconds - line.of(c.requests, c.context) for c in fewest])))
     return replace(line, seconds=tuple(seconds + beyond for seconds in line.seconds))
+
+
+def plain_pass(samples: Iterable[CostSample]) -> PlainPass | None:
+    """Of decoding without a drafter, from samples of phase plain; None without any."""
+    cells = collapse([replace(s, phase="draft") for s in samples if s.phase == "plain"], "draft")
+    return plain_line((c.requests, c.context, c.seconds) for c in cells)
 
 
 def slot_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:

@@ -93,8 +93,8 @@ class Budgets:
         """
         priced = self.priced(len(limits))
         seconds = priced.seconds + priced.per_token * context
-        if not plain and len(self.depths) > 1:
-            seconds[: self.depths[0] == 0] = np.inf
+        if not plain and self.depths[0] == 0:
+            seconds[0] = np.inf
         if self.weight == 1:
             best = int(np.argmax(self._expected(survival, limits, priced.rows) / seconds))
         else:

@@ -51,12 +51,17 @@ class Steering:
         self.planner, self.block, self.cap, self.device = planner, block, depths[-1], device
         self.failure = ""
         self.budgets: Budgets | None = None
-        self.foresees = arm.policy == "oracle"
-        if arm.policy == "argmax" or self.foresees:
+        self._oracle = arm.policy == "oracle"
+        if arm.policy == "argmax" or self._oracle:
             assert planner.table is not None, "an arm that weighs cost has a table"
             plain = (0,) if len(depths) > 1 else ()  # arms that always draft the block have that one depth
             self.budgets = budgets or Budgets(planner.table, block, (*plain, *depths), arm.weight)
         self.recent = Recent(block)
+
+    @property
+    def foresees(self) -> bool:
+        """Whether rounds go by what the text takes; not once choosing has failed."""
+        return self._oracle and self.budgets is not None
 
     def course(self, book: Book, lines: Array, step: int, context: int) -> Course:
         """Of the round `step`, over seats with these lines of the book and `context` tokens in all."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
+HOLD = 800_000  # cycles: longer than a host takes to answer and to launch, .4 ms at 2 GHz
 
 
 class PhaseTimer:
@@ -67,9 +68,6 @@ def sleep_until(now: Callable[[], float], until: float) -> None:
     """Lets the cores go until the clock says `until`; it wakes up late rather than early."""
     while (left := until - now()) > 0:
         time.sleep(left)
-
-
-HOLD = 800_000  # cycles: longer than a host takes to answer and to launch, .4 ms at 2 GHz
 
 
 def hold(device: torch.device) -> None:

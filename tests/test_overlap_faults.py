@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_cli import dsbench, model, sweep_flags, write_drafter  # noqa: F401
 from test_engine import make_requests, plain_texts, run
-from test_overlap import finish, overlapped
+from test_overlap import finish, overlapped, pinned_to, strayed_texts
 
 from dsbench import commands, engine_bench
 from dsbench.errors import EnvironmentRefused
@@ -105,6 +105,18 @@ def test_a_fault_returns_the_run_to_whole_blocks_and_the_same_text(fault, mode, 
         assert all(len(r.free_logits) == 4 == len(r.drafts) for r in late)
     if fault is breaks_table:
         assert all(math.isnan(s.predicted_seconds) for s in engine.steps[first:])
+
+
+def test_an_oracle_that_fails_trusts_its_drafters_confidences_again():
+    """Not what it foresaw of a round before: certainties lie 40 from 0."""
+    texts = strayed_texts(7)
+    engine = overlapped("compact:oracle", 3, recorded=16)
+    engine.steering.budgets.certain = failing(4, engine.steering.budgets.certain, ZeroDivisionError("no rate"))
+    assert finish(engine, pinned_to(texts), 3) == texts
+    said = [s.fallback for s in engine.steps]
+    assert any("oracle" in text for text in said) and engine.steps[-1].fallback
+    logits = {sure: [x for r in engine.rounds if (r.step < 4) == sure for x in r.logits] for sure in (True, False)}
+    assert max(abs(x) for x in logits[True]) == 40 > 20 > max(abs(x) for x in logits[False])
 
 
 def test_windows_that_were_fixed_stay_so_and_the_fault_is_told(monkeypatch):

@@ -22,7 +22,7 @@ from dsbench.measure import later_ceiling
 from dsbench.plots import draw_all
 from dsbench.plots_waterfall import draw_run
 from dsbench.profiles.cost import StepShape
-from dsbench.profiles.fit import CostSample
+from dsbench.profiles.fit import CostSample, plain_pass
 from dsbench.profiles.samples import save_samples
 from dsbench.report import make_report
 from dsbench.runtime.arm import parse_arm
@@ -33,7 +33,7 @@ from dsbench.runtime.planner import allocate
 from dsbench.settings import RunConfig
 from dsbench.simulate import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simulate, target_name
 from dsbench.simulate_against import errors, misses
-from dsbench.simulated_costs import Costs, load_costs, plain_pass
+from dsbench.simulated_costs import Costs, load_costs
 from dsbench.simulated_loop import play
 from dsbench.simulated_plan import OVERLAPPED, WAITING, PromptPasses, best_windows
 from dsbench.simulated_requests import Script
