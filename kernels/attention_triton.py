@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dsbench.kernels.attention import FAR, WHOLE_FROM, tile_lanes
-from dsbench.kernels.pdl import chained, enter, wait
+from dsbench.kernels.pdl import EARLY_ROWS, chained, enter, wait
 
 CHUNK = 256  # tokens; smaller ones feed more multiprocessors at R = 1, and write more partial sums
 KEYS = 64  # tokens a product, in half precision; half as many of wider numbers
@@ -227,7 +227,7 @@ def paged_attention(
     shared: dict[str, Any] = {
         "BEHIND": behind, "AHEAD": 1 if causal else behind, "CHUNK": chunk, "KV_HEADS": kv_heads, "GROUP": group,
         "WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "enable_fp_fusion": False,
-        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)), **chained(q.device),
+        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)), **chained(q.device, m <= EARLY_ROWS),
     }  # fmt: skip
     _attend_kernel[(*grid, parts if split else 1)](
         q, keys, values, pages, cu_rows, context, out, tops, sums, requests, tiles, m, pages.stride(0),

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels.fused_tiles import SPAN, Tile, tile_for
-from dsbench.kernels.pdl import chained, enter, wait
+from dsbench.kernels.fused_tiles import ALONE, SPAN, Tile, tile_for
+from dsbench.kernels.pdl import EARLY_ROWS, chained, enter, wait
 from dsbench.kernels.product_triton import begin, product, scale
 
 
@@ -148,14 +148,15 @@ def _embed_kernel(
     tl.store(p_made + row, tl.sum(b_x * b_x, 0))
 
 
-def _options(tile: Tile, inner: int, device: torch.device, squares: Tensor | None = None) -> dict[str, Any]:
-    """What the kernels of a product have in common."""
+def _options(tile: Tile, a: Tensor, squares: Tensor | None = None) -> dict[str, Any]:
+    """What the kernels of a product of rows `a` have in common."""
+    rows, inner = a.shape
     parts = 1 if squares is None else squares.shape[1]
     span = min(SPAN, triton.next_power_of_2(inner))
     return {
         "K": inner, "BM": tile.rows, "BN": tile.outputs, "BK": tile.inner, "SLICES": tile.slices,
         "T": parts, "PADDED": triton.next_power_of_2(parts), "FETCH": span if span >= 32 else 0,
-        "num_warps": tile.warps, "num_stages": tile.stages, **chained(device),
+        "num_warps": tile.warps, "num_stages": tile.stages, **chained(a.device, 1 < rows <= ALONE),
     }  # fmt: skip
 
 
@@ -169,7 +170,7 @@ def embed(ids: Tensor | None, table: Tensor, gain: Tensor) -> tuple[Tensor, Tens
     if m > 0:
         _embed_kernel[(m,)](
             ids, table, gain, x, gained, squares, D=d, BLOCK=triton.next_power_of_2(d),
-            num_warps=4 if d <= 2048 else 8, **chained(table.device),
+            num_warps=4 if d <= 2048 else 8, **chained(table.device, m <= EARLY_ROWS),
         )  # fmt: skip
     return x, gained, squares
 
@@ -193,7 +194,7 @@ def normed_qkv(
     _qkv_kernel[grid](
         gained, squares, weight, cos, sin, positions.contiguous(), slots.contiguous(), q_norm, k_norm, q, keys, values,
         m, eps, HEADS=heads, KV_HEADS=kv_heads, PAGE=page, HALF=half,
-        **_options(tile, inner, gained.device, squares),
+        **_options(tile, gained, squares),
     )  # fmt: skip
     return q
 
@@ -206,7 +207,7 @@ def normed_swiglu(gained: Tensor, squares: Tensor, weight: Tensor, eps: float) -
     if m > 0:
         tile = tile_for(m, 2 * width, inner, size=gained.element_size())
         _gate_kernel[(triton.cdiv(m, tile.rows), triton.cdiv(width, tile.outputs // 2))](
-            gained, squares, weight, out, m, eps, WIDTH=width, **_options(tile, inner, gained.device, squares)
+            gained, squares, weight, out, m, eps, WIDTH=width, **_options(tile, gained, squares)
         )
     return out
 
@@ -220,9 +221,7 @@ def product_add(a: Tensor, weight: Tensor, x: Tensor, gain: Tensor) -> tuple[Ten
     grid = (triton.cdiv(m, tile.rows), triton.cdiv(n, tile.outputs))
     squares = torch.empty(m, grid[1], device=x.device, dtype=torch.float32)
     if m > 0:
-        _product_kernel[grid](
-            a, None, weight, x, gain, out, gained, squares, m, 0.0, N=n, **_options(tile, inner, a.device)
-        )
+        _product_kernel[grid](a, None, weight, x, gain, out, gained, squares, m, 0.0, N=n, **_options(tile, a))
     return out, gained, squares
 
 
@@ -234,6 +233,6 @@ def small_product(a: Tensor, weight: Tensor, squares: Tensor | None = None, eps:
     if m > 0:
         tile = tile_for(m, n, inner, size=a.element_size())
         _product_kernel[(triton.cdiv(m, tile.rows), triton.cdiv(n, tile.outputs))](
-            a, squares, weight, None, None, out, None, None, m, eps, N=n, **_options(tile, inner, a.device, squares)
+            a, squares, weight, None, None, out, None, None, m, eps, N=n, **_options(tile, a, squares)
         )
     return out

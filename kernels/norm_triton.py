@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels.pdl import chained, enter, wait
+from dsbench.kernels.pdl import EARLY_ROWS, chained, enter, wait
 
 
 @triton.jit
@@ -41,6 +41,6 @@ def add_norm(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> tuple
     if m > 0:
         _add_norm_kernel[(m,)](
             x, delta, gain, summed, out, eps, D=d, BLOCK=triton.next_power_of_2(d),
-            num_warps=4 if d <= 2048 else 8, **chained(x.device),
+            num_warps=4 if d <= 2048 else 8, **chained(x.device, m <= EARLY_ROWS),
         )  # fmt: skip
     return summed, out

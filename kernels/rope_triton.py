@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels.pdl import chained, enter, wait
+from dsbench.kernels.pdl import EARLY_ROWS, chained, enter, wait
 
 TILE = 16  # heads a program
 
@@ -81,6 +81,7 @@ def rotate_and_store(
         _rotate_kernel[(m, triton.cdiv(total, tile))](
             qkv, cos, sin, positions, slots, q_norm, k_norm, q, keys, values, eps,
             HEADS=heads, KV_HEADS=kv_heads, PAGE=page, HALF=width // 2, PADDED=padded, TILE=tile,
-            num_warps=max(1, min(4, tile * padded // 256)), enable_fp_fusion=False, **chained(qkv.device),
+            num_warps=max(1, min(4, tile * padded // 256)), enable_fp_fusion=False,
+            **chained(qkv.device, m <= EARLY_ROWS),
         )  # fmt: skip
     return q

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels.pdl import chained, enter, wait
+from dsbench.kernels.pdl import EARLY_ROWS, chained, enter, wait
 
 BLOCK = 1024  # eight numbers a thread: a 16-byte load of each half in half precision
 
@@ -36,6 +36,6 @@ def swiglu(gate_up: Tensor) -> Tensor:
     block = min(BLOCK, triton.next_power_of_2(width))
     if m > 0:
         _swiglu_kernel[(m, triton.cdiv(width, block))](
-            gate_up, out, WIDTH=width, BLOCK=block, num_warps=4, **chained(out.device)
+            gate_up, out, WIDTH=width, BLOCK=block, num_warps=4, **chained(out.device, m <= EARLY_ROWS)
         )
     return out

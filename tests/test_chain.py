@@ -36,12 +36,12 @@ KERNELS = [
 ]  # fmt: skip
 
 
-def compiled(module, name, constants):
+def compiled(module, name, constants, early=True):
     """PTX of a kernel in bf16."""
     triton = pytest.importorskip("triton")
     kernel = getattr(import_module(f"dsbench.kernels.{module}_triton"), name)
     names = kernel.arg_names
-    constants = {"PDL": 2} | constants
+    constants = {"PDL": 2 if early else 1} | constants
     types = {n: f"*{WIDE.get(n, 'bf16')}" if n.startswith("p_") else "i32" for n in names}
     types |= {n: "fp32" for n in ("eps", "scale") if n in names} | dict.fromkeys(constants, "constexpr")
     aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if types[n].startswith("*")}
@@ -50,11 +50,13 @@ def compiled(module, name, constants):
     return triton.compile(source, target=target, options={"num_warps": 4, "num_stages": 3}).asm["ptx"]
 
 
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("module", "name", "constants"), KERNELS, ids=lambda x: x if isinstance(x, str) else "")
-def test_a_chained_kernel_touches_nothing_but_weights_before_it_waits(module, name, constants):
-    ptx = compiled(module, name, constants)
+def test_a_chained_kernel_touches_nothing_but_weights_before_it_waits(module, name, constants, early):
+    ptx = compiled(module, name, constants, early)
     assert len(re.findall(r"griddepcontrol\.wait", ptx)) == len(re.findall(r"griddepcontrol\.launch", ptx)) == 1
     before, after = ptx.split("griddepcontrol.wait")
+    assert ("griddepcontrol.launch" in before) is early
     touched = [line for line in before.splitlines() if re.search(r"(ld|st|red|atom)\.global|cp\.async", line)]
     assert "ret;" not in before, "a program that ends without waiting lets others pass"
     in_flight = constants.get("BM") in (1, 8)
