@@ -118,17 +118,21 @@ class Chooser:
         if self.arm.policy == "oracle":
             return self._foreseen(budgets, seats, limits, context)
         past, seen = self._past(seats, number, np.cumprod(conditional, axis=1), np.cumprod(free, axis=1))
-        sets = self.recent.sets(past, seen, open_to > 0) if self.pace.age else past
-        chosen = budgets.choose(sets, open_to, context, plain=not self.recent.due)
-        self.recent.chose(chosen.depth)
-        own = np.where(np.arange(self.block) < chosen.depth, conditional, free)
-        survival = np.cumprod(own, axis=1)
-        cap = np.minimum(limits, chosen.depth)
-        window, whole = best_windows(survival, cap, chosen.rows - n), self.arm.commit == "window"
+        stays = np.array([s.joined for s in seats])
+        if self.recent.rests(seen, stays):
+            depth, rows = 0, n
+            self.recent.chose(depth)
+        else:
+            sets = self.recent.sets(past, seen, open_to > 0) if self.pace.age else past
+            chosen = budgets.choose(sets, open_to, context, plain=not self.recent.due)
+            depth, rows = chosen.depth, chosen.rows
+            self.recent.chose(depth, stays)
+        own = np.where(np.arange(self.block) < depth, conditional, free)
+        survival, cap = np.cumprod(own, axis=1), np.minimum(limits, depth)
+        window, whole = best_windows(survival, cap, rows - n), self.arm.commit == "window"
         return Choice(
-            depth=np.full(n, chosen.depth), window=window, sent=cap if whole else window, survival=survival,
-            rows=n * (chosen.depth + 1) if whole else chosen.rows, priors=int((seen < 0).sum()),
-            age=self._age(seats, number),
+            depth=np.full(n, depth), window=window, sent=cap if whole else window, survival=survival,
+            rows=n * (depth + 1) if whole else rows, priors=int((seen < 0).sum()), age=self._age(seats, number),
         )  # fmt: skip
 
     def _foreseen(self, budgets: Budgets, seats: Sequence[Seat], limits: Array, context: int) -> Choice:

@@ -67,6 +67,7 @@ class Overlapped:
         # an oracle's foresight is free: its clock knows of rounds without it, and of nothing else
         self.clock = Clock(counted=self.steering.foresees)
         self._compiles, self._done = compile_count(), stamp(self.device)
+        self._unread = torch.full(self.seats.real_left.shape, float("nan"))  # of a plain round
         with torch.inference_mode():
             self.seats.reset()
 
@@ -159,9 +160,9 @@ class Overlapped:
             self.seats.tell("budget", course.budget)
             plain = self.block > 0 and not course.depth
             tier = self.steady.plain(n) if plain else self.steady.verify(n, rows)
-            left = (self.seats.whole_left[:n], self.seats.real_left[:n])
+            left = [self.seats.whole_left[:n], *(() if plain else (self.seats.real_left[:n],))]
             copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)
-            whole, real = copies or [x.clone().cpu() for x in left]  # which waits
+            whole, real = [*(copies or [x.clone().cpu() for x in left]), self._unread[:n]][:2]  # a clone waits
         return Flight(
             seated=tuple(self.seating.seated), lines=lines, stays=book.stay[lines], course=course, tier=tier,
             context=context, whole=whole, real=real, stamps=(begun, sat, ready, known, drafted, stamp(self.device)),

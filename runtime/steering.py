@@ -84,13 +84,17 @@ class Steering:
         return self.attempt("the oracle's budget", chosen, course)
 
     def _chosen(self, budgets: Budgets, book: Book, lines: Array, step: int, context: int) -> Course:
-        limits = book.limits(lines, self.cap)
-        sets = self.recent.sets(book.survival[lines], book.seen[lines], limits > 0)
-        choice = budgets.choose(sets, limits, context, plain=not self.recent.due)
-        self.recent.chose(choice.depth)
-        return Course(
-            depth=choice.depth, budget=choice.rows - len(lines), priors=book.priors(lines), age=book.age(lines, step)
-        )
+        recent, seen, stays = self.recent, book.seen[lines], book.stay[lines]
+        if recent.rests(seen, stays):
+            depth, rows = 0, len(lines)
+            recent.chose(depth)
+        else:
+            limits = book.limits(lines, self.cap)
+            sets = recent.sets(book.survival[lines], seen, limits > 0)
+            choice = budgets.choose(sets, limits, context, plain=not recent.due)
+            depth, rows = choice.depth, choice.rows
+            recent.chose(depth, stays)
+        return Course(depth=depth, budget=rows - len(lines), priors=book.priors(lines), age=book.age(lines, step))
 
     def predict(self, shape: StepShape, skipped: int) -> tuple[float, bool]:
         """As the planner's."""

@@ -281,9 +281,21 @@ def test_where_drafts_do_not_pay_rounds_are_plain_and_one_in_a_spell_looks_again
     run("none", wanted, batch=3)
     requests = make_requests(5, temperature=0.8, max_tokens=60)
     engine = overlapped("compact", 3, slot=0.5, draft=4.0)
+    asked, choose = [], engine.steering.budgets.choose
+
+    def chosen(*args, **kwargs):
+        asked.append(len(engine.steps) + len(engine._flights))
+        return choose(*args, **kwargs)
+
+    engine.steering.budgets.choose = chosen
     assert finish(engine, requests, 3) == [r.output for r in wanted]
     drafted = [landed.flight.course.depth > 0 for landed in engine._landed]
-    assert sum(drafted) > 2 and np.diff(np.flatnonzero(drafted)).tolist() == [SPELL + 1] * (sum(drafted) - 1)
+    looks = np.flatnonzero(drafted)
+    assert len(looks) > 2 and np.diff(looks).tolist() == [SPELL + 1] * (len(looks) - 1)
+    stays = [max(landed.flight.stays) for landed in engine._landed]
+    came = {0, *(np.flatnonzero(np.diff(np.maximum.accumulate(stays))) + 1)}
+    read = {i + k for i in looks for k in range(engine.config.lag + 1)}
+    assert set(asked) == came | {i for i in read if i < len(drafted)}, "else there is no news"
     depths = {landed.step: landed.flight.course.depth for landed in engine._landed}
     table, block = engine.planner.table, engine.block
     for step in engine.steps:

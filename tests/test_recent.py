@@ -71,3 +71,26 @@ def test_after_a_spell_of_plain_rounds_one_drafts():
     assert kept.due
     kept.chose(3)
     assert not kept.due
+
+
+def test_plain_rounds_go_on_for_want_of_news_until_a_round_is_read():
+    kept, stays = Recent(2), np.array([7, 8])
+    assert not kept.rests(read_in(-1, -1), stays), "no round was plain"
+    kept.sets(rows_of(0.5, 0.5), read_in(3, 4), np.array([True, True]))
+    kept.chose(0, stays)
+    assert kept.rests(read_in(3, 4), stays) and kept.rests(read_in(4, -1), stays)
+    assert not kept.rests(read_in(3, 5), stays)
+    for _ in range(recent.SPELL - 1):
+        kept.chose(0)
+    assert kept.due and not kept.rests(read_in(3, 4), stays), "one drafts, to see"
+    kept.chose(2, stays)
+    assert not kept.rests(read_in(3, 4), stays)
+
+
+@pytest.mark.parametrize(("requests", "enough"), [(1, 1), (8, 2), (256, 33)])
+def test_newcomers_are_news_where_they_are_more_than_a_few(requests, enough):
+    kept, stays, seen = Recent(2), np.arange(requests), np.full(requests, -1)
+    kept.chose(0, stays)
+    for new in range(requests + 1):
+        now = np.concatenate([stays[new:], requests + np.arange(new)])
+        assert kept.rests(seen, now) == (new < enough)
