@@ -6,11 +6,12 @@ Facts are those of repeat.json (`warm_up.py`, `machine.py`); a cell is flagged w
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 OTHERS = 0.05  # of the cores' time: other processes that take more are said
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?%?")
 SLOWER = 0.9  # a clock that falls below this share of its highest within a repeat is said
 
 
@@ -36,11 +37,22 @@ def repeat_flags(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def flag_counts(flags_by_cell: Sequence[Sequence[str]]) -> list[str]:
-    """Kinds of flags with the number of cells that have them, most first; numbers in them become N."""
-    kinds: Counter[str] = Counter()
+    """Kinds of flags with the number of cells that have them, most first; of a number in them, its least and most."""
+    kinds: dict[str, list[str]] = defaultdict(list)
     for flags in flags_by_cell:
-        kinds.update({re.sub(r"[-+]?\d[\d.,]*%?", "N", flag) for flag in flags})
-    return [f"{kind} ({count} cell{'s' * (count > 1)})" for kind, count in kinds.most_common()]
+        for kind, flag in {NUMBER.sub("{}", flag): flag for flag in flags}.items():
+            kinds[kind].append(flag)
+    most = sorted(kinds.values(), key=len, reverse=True)
+    return [f"{_spanned(flags)} ({len(flags)} cell{'s' * (len(flags) > 1)})" for flags in most]
+
+
+def _spanned(flags: Sequence[str]) -> str:
+    """Flags that differ in their numbers alone, as one."""
+    spans = []
+    for numbers in zip(*(NUMBER.findall(flag) for flag in flags), strict=True):
+        ranked = sorted(set(numbers), key=lambda number: float(number.strip("%")))
+        spans.append(" to ".join(ranked[:: max(1, len(ranked) - 1)]))
+    return NUMBER.sub(lambda _: spans.pop(0), flags[0])
 
 
 def flag_note(flags_by_cell: Sequence[Sequence[str]]) -> str:

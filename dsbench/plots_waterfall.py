@@ -78,6 +78,9 @@ def _draw(
 
 def _panel(axes: Axes, falls: Sequence[Waterfall], ends: Sequence[str]) -> None:
     """A group of bars a batch size: the first arm, the parts from there, the second arm."""
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=1.5, foreground="white")]  # a label may reach over the next bar
     width, reach, low = 1.0, len(PARTS) + 3.5, 100.0
     ticks: list[float] = []
     size = 7.5 if len(falls) <= 4 else 6.0
@@ -94,8 +97,9 @@ def _panel(axes: Axes, falls: Sequence[Waterfall], ends: Sequence[str]) -> None:
                 span = [level + percent * rate.low, level + percent * rate.high]
                 axes.plot([left + at] * 2, span, color=INK, linewidth=0.7)
             if abs(change) >= 100 * LABELLED:
-                top = max(level, level + change, level + percent * (rate.high or rate.value))
-                axes.text(left + at, top + 0.6, f"{change:+.0f}", ha="center", va="bottom", fontsize=size)
+                ends_at = [level + percent * (end or rate.value) for end in (rate.low, rate.high)]
+                y, va = (max(ends_at) + 0.6, "bottom") if change > 0 else (min(ends_at) - 0.6, "top")
+                axes.text(left + at, y, f"{change:+.0f}", ha="center", va=va, fontsize=size, path_effects=halo)
             low, level = min(low, level + change), level + change
         at = len(PARTS) + 1
         axes.bar(left + at, level, width, color=ends[1])

@@ -44,8 +44,11 @@ def test_a_warm_up_that_never_became_flat_is_flagged():
 
 def test_kinds_of_flags_are_counted_by_cell():
     flags = [["2 of 31 steps compiled a kernel", "throttled: power cap"], [], ["1 of 9 steps compiled a kernel"]]
-    told = "N of N steps compiled a kernel (2 cells); throttled: power cap (1 cell)"
+    told = "1 to 2 of 9 to 31 steps compiled a kernel (2 cells); throttled: power cap (1 cell)"
     assert flag_note(flags) == f"2 of 3 cells are flagged: {told}"
+    drifts = [[f"step time drifts by {by} within a repeat"] for by in ("-5.9%", "+80.3%", "-42.5%", "+6%")]
+    assert flag_note(drifts[:3]).endswith("step time drifts by -42.5% to +80.3% within a repeat (3 cells)")
+    assert flag_note(drifts[3:]).endswith("step time drifts by +6% within a repeat (1 cell)")
     assert flag_note([[], []]) == ""
 
 
