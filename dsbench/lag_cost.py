@@ -1,8 +1,10 @@
 """What it costs to set a round's budget from confidences some rounds old: a trace on a virtual clock, age by age.
 
-The base has the confidences of the round itself, as if waiting for them were free, and a seat that is free the moment
-its request ends. Beside the whole cost of an age stands that of the budget alone, where seats are freed at once too.
-Prompts take no time and none waits for another: theirs is the same for every age. No torch.
+Two bases have the confidences of the round itself, as if waiting for them were free, and a seat that is free the moment
+its request ends. The one foresees them before it chooses how deep to draft, which no engine can; the other is the
+engine's own run of lag 0, which drafts as deep as the token-free head says and then chooses its rows. Beside the whole
+cost of an age stands that of the budget alone, where seats are freed at once too. Prompts take no time and none waits
+for another: theirs is the same for every age. No torch.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from dsbench.trace import Trace
 
 LEAST = 64  # measured requests at least
 AT_ONCE = PromptPasses(most=sys.maxsize, chunks=(sys.maxsize,), share=sys.maxsize)
+WAITED = Pace(delay=0, age=0, waits=True, prompts=AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagCost:
-    """Throughput at an age over that at age 0, paired by prompt."""
+    """Throughput at an age over that of foresight, and of the engine's lag 0, paired by prompt."""
 
     workload: str
     batch: int
@@ -40,6 +43,7 @@ class LagCost:
     free: bool  # the budget's confidences are the token-free ones
     budget: Interval  # the budget alone is late
     whole: Interval  # ended requests keep their seats too, until they are read
+    waiting: Interval  # the whole, over the run of lag 0
     tau: float  # tokens a round and request, seats freed at once
     base_tau: float
 
@@ -78,12 +82,13 @@ def lag_costs(
         texts = _texts(trace, workload)
         for batch in batches:
             base = _serve(texts, costs, prior, batch, late_budget(0), free=False)
+            waited = _serve(texts, costs, prior, batch, WAITED, free=False)
             for age, free in sources:
                 early = _serve(texts, costs, prior, batch, late_budget(age), free=free)
                 late = early if age < 2 else _serve(texts, costs, prior, batch, all_late(age), free=free)
                 yield LagCost(
                     workload=workload, batch=batch, age=age, free=free, budget=early.over(base), whole=late.over(base),
-                    tau=early.tau, base_tau=base.tau,
+                    waiting=late.over(waited), tau=early.tau, base_tau=base.tau,
                 )  # fmt: skip
 
 

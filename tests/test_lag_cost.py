@@ -123,6 +123,21 @@ def test_a_late_budget_does_not_know_that_a_text_is_about_to_end():
         assert found[age, False].whole.value == pytest.approx(25 / whole, rel=1e-12)
 
 
+def test_a_run_of_lag_0_drafts_before_it_knows():
+    """Nothing ever matches; a pass takes four seconds and a draft one. The run of lag 0 drafts in each of 60 rounds a
+    text, the others in one of a spell, to look.
+    """
+    table = CostTable(
+        bias=1.0, alpha=Curve((1,), (0.0,)), theta=Curve.of({1: 0.0, 2: 0.0}), tiers=(8, 64), draft_bias=1.0,
+        slot_bias=1e-9, box=Box(requests=(1, 8), rows=(1, 64), context=(0, 10_000)),
+    )  # fmt: skip
+    found = costs(made_trace(lambda text, at: [1e-9] * 4), table, 1, [(0, False), (1, False)])
+    looking = 60 * 4 + 60 / (recent.SPELL + 1)
+    assert found[0, False].budget.value == 1 and found[1, False].budget.value == pytest.approx(1, rel=1e-3)
+    for age in (0, 1):
+        assert found[age, False].waiting.value == pytest.approx(60 * 5 / looking, rel=1e-3)
+
+
 def test_token_free_confidences_of_the_round_itself_are_worth_what_they_know():
     """They beat an old word where odds are drawn anew, and are worth the round's own where they say the same."""
     anew = np.random.default_rng(1).choice([0.02, 0.97], 100_000)
@@ -179,4 +194,4 @@ def test_the_script_says_that_it_is_simulated(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(SCRIPT), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("SIMULATED: acceptance replayed from") and "tiny on a toy" in lines[0]
-    assert [line.split()[:2] for line in lines[3:]] == [["made", r] for r in ("1", "2") for _ in range(4)]
+    assert [line.split()[:2] for line in lines[4:]] == [["made", r] for r in ("1", "2") for _ in range(4)]
