@@ -43,7 +43,8 @@ class LagCost:
     free: bool  # the budget's confidences are the token-free ones
     budget: Interval  # the budget alone is late
     whole: Interval  # ended requests keep their seats too, until they are read
-    waiting: Interval  # the whole, over the run of lag 0
+    budget_waiting: Interval  # the same two, over the run of lag 0
+    whole_waiting: Interval
     tau: float  # tokens a round and request, seats freed at once
     base_tau: float
 
@@ -88,7 +89,8 @@ def lag_costs(
                 late = early if age < 2 else _serve(texts, costs, prior, batch, all_late(age), free=free)
                 yield LagCost(
                     workload=workload, batch=batch, age=age, free=free, budget=early.over(base), whole=late.over(base),
-                    waiting=late.over(waited), tau=early.tau, base_tau=base.tau,
+                    budget_waiting=early.over(waited), whole_waiting=late.over(waited), tau=early.tau,
+                    base_tau=base.tau,
                 )  # fmt: skip
 
 

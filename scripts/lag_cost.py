@@ -33,20 +33,18 @@ def show(trace_file: Path, table_file: Path, batch: str) -> None:
     batches, trace, table = parse_range(batch, what="batch"), load_trace(trace_file), load_cost_table(table_file)
     where = f"{table.contract.get('target', '?')} on {table.contract.get('device', '?')}"
     print(f"SIMULATED: acceptance {trace.label}; times of {where}, by its cost table.")
-    print(
-        "Throughput over that of foresight, which knows a round's own confidences before it drafts; last, over that of"
-    )
-    print("the engine's lag 0, which drafts, waits for them and then chooses its rows, waiting free. 95% over prompts.")
-    print(
-        f"{'workload':<9} {'R':>4} {'confidences':<15} {'budget late':<22} {'and seats late':<22}   tau  base tau"
-        "   all late, over lag 0"
-    )
+    print("Throughput over that of foresight, which knows a round's confidences before it drafts; and over that of the")
+    print("engine's lag 0, which drafts, waits for them and then chooses its rows, waiting free. 95% over prompts.")
+    print(f"{'':<31} {'over foresight':<45} over lag 0")
+    late = f"{'budget late':<22} {'and seats late':<22}"
+    print(f"{'workload':<9} {'R':>4} {'confidences':<15} {late} {late}   tau  base tau")
     workloads = list(dict.fromkeys(row.workload for row in trace.rows))
     for found in lag_costs(trace, table, workloads=workloads, batches=batches, sources=SOURCES):
         source = "free, own round" if found.free else f"{found.age} rounds old"
         print(
             f"{found.workload:<9} {found.batch:>4} {source:<15} {_text(found.budget):<22} {_text(found.whole):<22}"
-            f" {found.tau:5.2f} {found.base_tau:9.2f}   {_text(found.waiting)}",
+            f" {_text(found.budget_waiting):<22} {_text(found.whole_waiting):<22}"
+            f" {found.tau:5.2f} {found.base_tau:9.2f}",
             flush=True,
         )
 

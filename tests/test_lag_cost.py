@@ -135,7 +135,7 @@ def test_a_run_of_lag_0_drafts_before_it_knows():
     looking = 60 * 4 + 60 / (recent.SPELL + 1)
     assert found[0, False].budget.value == 1 and found[1, False].budget.value == pytest.approx(1, rel=1e-3)
     for age in (0, 1):
-        assert found[age, False].waiting.value == pytest.approx(60 * 5 / looking, rel=1e-3)
+        assert found[age, False].whole_waiting.value == pytest.approx(60 * 5 / looking, rel=1e-3)
 
 
 def test_token_free_confidences_of_the_round_itself_are_worth_what_they_know():
@@ -194,4 +194,4 @@ def test_the_script_says_that_it_is_simulated(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(SCRIPT), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("SIMULATED: acceptance replayed from") and "tiny on a toy" in lines[0]
-    assert [line.split()[:2] for line in lines[4:]] == [["made", r] for r in ("1", "2") for _ in range(4)]
+    assert [line.split()[:2] for line in lines[5:]] == [["made", r] for r in ("1", "2") for _ in range(4)]
