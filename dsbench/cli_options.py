@@ -26,6 +26,7 @@ Seed = Annotated[int | None, typer.Option()]
 Lag = Annotated[int | None, typer.Option(help="Steps between confidences and the budget they set.")]
 DraftDepth = Annotated[str | None, typer.Option("--draft", help="planned, or full: draft all, see compact's ceiling.")]
 Cost = Annotated[str | None, typer.Option(help="Cost table; else this machine's own.")]
+Start = Annotated[str | None, typer.Option(help="spread: first requests are as far on as if come before; together.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Output tokens a request at most.")]
 CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Calibration file of the drafter.")]
 

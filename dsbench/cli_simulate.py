@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dsbench.cli_options import Start
+
 simulate_app = typer.Typer()
 
 
@@ -21,6 +23,7 @@ def simulate_command(
     temperature: Annotated[float | None, typer.Option(help="That of the trace.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens a request at most.")] = None,
     requests: Annotated[int | None, typer.Option(help="Measured requests a cell (at least the batch size).")] = None,
+    start: Start = None,
     draft: Annotated[str | None, typer.Option(help="planned, or full: planned arms draft the block.")] = None,
     lag: Annotated[int | None, typer.Option(help="Steps between confidences and the budget they set.")] = None,
     against: Annotated[
@@ -36,5 +39,6 @@ def simulate_command(
     given = {
         "trace": trace, "cost": cost, "mode": mode, "batch": batch, "workload": workload, "acceptance": acceptance,
         "temperature": temperature, "max_tokens": max_tokens, "requests": requests, "draft": draft, "lag": lag,
+        "start": start,
     }  # fmt: skip
     run_simulation({k: v for k, v in given.items() if v is not None}, against=against, out=out, as_json=json_out)

@@ -18,7 +18,7 @@ from dsbench.store import Cell, RunStore, StoredCell
 
 WORK = (
     "prompts", "accept", "temperature", "top_k", "top_p", "text", "seed", "max_tokens", "measured", "acceptance",
-    "prompt_lengths", "output_lengths",
+    "start", "prompt_lengths", "output_lengths",
 )  # fmt: skip
 ARM = ("lag", "draft")  # part of what an arm is
 PLANNING = ("cost", "calibration")

@@ -89,8 +89,9 @@ class EngineBench:
         arm, facts = parse_arm(cell.mode), dict[str, Any]()
         with self.machine.watched(facts):
             tables, warm = run_repeat(
-                self.engines, arm, self.plan.engine, self.table, queue, cell.batch, measured, texts, come
-            )
+                self.engines, arm, self.plan.engine, self.table, queue, cell.batch, measured, texts, come,
+                spread=cell.start == "spread",
+            )  # fmt: skip
         worker = f"{socket.gethostname()} {os.getpid()}"
         return Measured(tables=tables, facts={**warm, "machine": facts, "worker": worker}, memory=ledger(self.engines))
 

@@ -21,19 +21,22 @@ from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request, prompt_name
 from dsbench.store import records_frame
 from dsbench.warm_up import warm_up
+from dsbench.workloads.lengths import head_start
 
 REFILLS = 2  # how often the slots are filled anew, at most, until their pace is flat
 
 
 def run_repeat(
     engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request],
-    batch: int, measured: range, texts: Sequence[list[int]] | None, arrivals: Sequence[float] | None = None,
+    batch: int, measured: range, texts: Sequence[list[int]] | None, arrivals: Sequence[float] | None = None, *,
+    spread: bool = False,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:  # fmt: skip
     """Runs the queue, `batch` requests at a time at most; those at `measured` of it are the measured ones.
 
     Returns the tables, and `warm_up`. Closed loop (arrivals: None): the first `batch` warm the slots, copies of them
-    too while the pace is not flat; the ones after keep the slots full until the last measured request has ended. Open
-    loop: requests come at `arrivals` seconds, and the ones before the measured ones build the load up.
+    too while the pace is not flat; the ones after keep the slots full until the last measured request has ended;
+    `spread`: as if the first ones had come one after the other (`head_start`). Open loop: requests come at `arrivals`
+    seconds, and the ones before the measured ones build the load up.
     """
     requests = [
         replace(r, prompt_ids=list(r.prompt_ids), canonical=None if texts is None else list(texts[i]), output=[])
@@ -45,6 +48,8 @@ def run_repeat(
         replace(r, id=len(requests) + i, prompt_ids=list(r.prompt_ids), output=[])
         for i, r in enumerate(first * REFILLS)
     ]
+    if spread:
+        requests[: len(first)] = first = [_under_way(r, i, batch) for i, r in enumerate(first)]
     engine = engines.make(arm, config, table, requests + spare, batch)
     warm = came = None
     with uncollected():
@@ -55,6 +60,15 @@ def run_repeat(
             came = run_open_loop(engine, requests, arrivals, concurrency=batch, until=wanted)
     engine.close()
     return tables_of(engine, requests + spare, wanted, config.rule, came), {"warm_up": warm} if warm else {}
+
+
+def _under_way(request: Request, place: int, batch: int) -> Request:
+    text, sampling = request.canonical, request.sampling
+    left = head_start(sampling.max_tokens if text is None else len(text), place, batch)
+    return replace(
+        request, canonical=None if text is None else text[:left],
+        sampling=replace(sampling, max_tokens=min(sampling.max_tokens, left)),
+    )  # fmt: skip
 
 
 def tables_of(

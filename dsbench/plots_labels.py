@@ -49,6 +49,7 @@ def setting_text(cell: Cell) -> str:
     parts += [f"top-k {cell.top_k}"] if cell.top_k else []
     parts += [f"top-p {cell.top_p:g}"] if cell.top_p < 1 else []
     parts += [f"{cell.text} text", f"at most {cell.max_tokens} tokens", f"seed {cell.seed}"]
+    parts += ["starts together"] if cell.start == "together" and not cell.arrivals else []
     parts += [f"prompts of {cell.prompt_lengths}"] if cell.prompt_lengths else []
     parts += [f"answers of {cell.output_lengths}"] if cell.output_lengths else []
     parts += [f"{cell.arrivals} arrivals"] if cell.arrivals else []

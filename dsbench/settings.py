@@ -42,6 +42,7 @@ class RunConfig:
     lag: int = -1  # -1 = 0 under coupled, 2 under residual and block
     draft: str = "planned"  # full: compact's sequential head fills the block, so that its ceiling is exact
     text: str = "pinned"
+    start: str = "spread"  # the closed loop's first requests are as far on as if they had come before; or together
     trace: str = ""  # a recorded trace, whose acceptance a shape target replays
     acceptance: str = ""  # a published acceptance that the trace is rescaled to; "" = as it was recorded
     seed: int = 0
@@ -71,6 +72,8 @@ class RunConfig:
             raise UsageError(f"workers must be >= 0, and 0 or 1 with the local launcher, got {self.workers}")
         if self.text not in ("pinned", "free"):
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
+        if self.start not in ("spread", "together"):
+            raise UsageError(f"unknown start {self.start!r}", hint="spread or together")
         for name in ("max_tokens", "requests", "repeats"):
             value, most = getattr(self, name), math.inf if name == "max_tokens" else MOST  # the context bounds a text
             if not 1 <= value <= most:

@@ -32,6 +32,7 @@ from dsbench.simulated_plan import OVERLAPPED, WAITING, Pace
 from dsbench.simulated_requests import Script, script_of
 from dsbench.store import Cell, RunStore
 from dsbench.trace import Trace
+from dsbench.workloads.lengths import head_start
 from dsbench.workloads.workload import Workload
 
 CODE = "simulated"  # instead of the sources that were measured
@@ -69,7 +70,7 @@ class Simulation:
             mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept="coupled",
             temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, text="pinned", seed=config.seed,
             max_tokens=config.max_tokens, measured=max(config.requests, batch), lag=config.budget_lag,
-            draft=config.draft, cost=_digest(self.costs.table), acceptance=self.trace.label,
+            start=config.start, draft=config.draft, cost=_digest(self.costs.table), acceptance=self.trace.label,
         )  # fmt: skip
 
 
@@ -132,6 +133,8 @@ def _play_cell(
     cell = plan.cell(arm, batch, workload)
     measured, pace = cell.measured, plan.pace(arm)
     queue = [_numbered(texts[i % len(texts)], i, i // len(texts)) for i in range(2 * batch + measured + batch // 2)]
+    if cell.start == "spread":
+        queue[:batch] = [replace(s, room=head_start(s.room, i, batch)) for i, s in enumerate(queue[:batch])]
     wanted = frozenset(range(batch, batch + measured))
     block = plan.trace.block if arm.drafter != "none" else 0
     played = play(

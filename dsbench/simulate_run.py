@@ -22,7 +22,19 @@ from dsbench.summary import print_summary, write_summary
 from dsbench.waterfall import PARTS
 from dsbench.writing import note
 
-TAKEN = ("temperature", "top_k", "top_p", "max_tokens", "requests", "draft", "lag", "seed", "acceptance", "trace")
+TAKEN = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "max_tokens",
+    "requests",
+    "draft",
+    "lag",
+    "seed",
+    "acceptance",
+    "trace",
+    "start",
+)
 NOTE = (
     "Error: simulated / measured throughput - 1. Parts: change of the time a token from measured to simulated, in "
     "percent of the measured, which add up; + means that the simulation takes longer there. Prefill and rounds of arms "
@@ -59,7 +71,7 @@ def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path,
 
 def _of_run(store: RunStore, given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a measured run, whose arms and batch sizes are those of its finished cells."""
-    cells, config = finished_cells(store), store.read_run().get("config") or {}
+    cells, config = finished_cells(store), {"start": "together"} | (store.read_run().get("config") or {})
     modes = sorted({c.cell.mode for c in cells if not c.cell.mode.startswith("mtp")}, key=arm_rank)
     found = {key: config[key] for key in TAKEN if config.get(key) not in ("", None)}
     found |= {

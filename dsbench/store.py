@@ -51,6 +51,7 @@ class Cell:
     text: str  # pinned or free
     seed: int
     max_tokens: int
+    start: str = "together"  # or spread: of the first `batch` requests of a closed loop
     measured: int  # requests whose times count; the first `batch` of the queue warm the slots
     lag: int
     draft: str = "planned"  # planned or full

@@ -22,8 +22,8 @@ from dsbench.sweep_run import Crew, Point, Watcher, missing, run_missing
 from dsbench.writing import note
 
 FIXED = (  # settings that a resumed run must share, besides its contract
-    "accept", "temperature", "top_k", "top_p", "lag", "draft", "text", "seed", "max_tokens", "requests",
-    "input_len", "output_len",
+    "accept", "temperature", "top_k", "top_p", "lag", "draft", "text", "start", "seed", "max_tokens",
+    "requests", "input_len", "output_len",
 )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def check_settings(recorded: Mapping[str, Any], plan: SweepPlan, folder: Path) -
     """
     if any(name not in recorded for name in ("config", "contract", "labels", "workloads", "date")):
         raise UsageError(f"{folder / 'run.json'} does not say its settings", hint="name another --out")
-    config, was = asdict(plan.config), recorded["config"]
+    config, was = asdict(plan.config), {"start": "together"} | recorded["config"]
     wrong = [f"{name.replace('_', '-')}: {was[name]!r}, here {config[name]!r}" for name in FIXED
              if name in was and was[name] != config[name]]  # fmt: skip
     prompts = {w["name"]: w["digest"] for w in recorded["workloads"]}

@@ -56,7 +56,7 @@ class SweepPlan:
             mode=arm.name, batch=batch, workload=workload.name, prompts=workload.digest, accept=config.accept,
             temperature=config.temperature, draft=config.draft,
             top_k=config.top_k, top_p=config.top_p, text="pinned" if self.pinned else "free", seed=config.seed,
-            max_tokens=config.max_tokens, lag=self.engine.lag,
+            max_tokens=config.max_tokens, lag=self.engine.lag, start="together" if load else config.start,
             measured=len(measured_of(load, batch, config.requests)[0]),
             cost=setting.cost if arm.planned else "",
             calibration=setting.calibration if arm.policy not in ("full", "fixed") else "",

@@ -329,6 +329,7 @@ def test_sweeps_refuse_what_would_mislead(model, tmp_path):
     refused(run(mode="compact:oracle", accept="block"), 2, "the oracle needs a recorded text")
     refused(run(mode="compact:freely"), 2, "unknown mode", "compact[:free")
     refused(run(threads="-1"), 2, "threads must be >= 0")
+    refused(run(start="later"), 2, "unknown start 'later'", "spread or together")
     refused(run(target="shape:smollm2-135m"), 2, "has no tokenizer")
     assert not (tmp_path / "run").exists(), "a refused sweep left its folder behind"
     (tmp_path / "b").mkdir()

@@ -275,6 +275,20 @@ def test_a_simulation_is_a_run_labelled_so(files):
         assert abs(float(sums["residual"])) < 0.02 * float(sums["held"]), "the waterfall does not explain the time"
 
 
+def test_starts_are_spread_or_together_as_in_a_sweep(files, tmp_path):
+    ends = {}
+    for start in ("spread", "together"):
+        store = RunStore(tmp_path / start, create=True)
+        config = replace(files.config, mode="none", batch="4", start=start)
+        simulate(plan_simulation(config), store, {}, lambda text: None)
+        (stored,) = store.cells()
+        done = stored.table("requests").sort_values("request")
+        assert stored.cell.start == start
+        assert done["output_tokens"].tolist()[:4] == ([4, 8, 12, 16] if start == "spread" else [16] * 4)
+        ends[start] = done[done["measured"]].groupby("finished").size().tolist()
+    assert ends["spread"] == [1] * 6 and max(ends["together"]) == 4
+
+
 def test_a_simulation_against_itself_is_not_off(files):
     cells = files.store.cells()
     found = misses(cells, cells)

@@ -63,11 +63,11 @@ def test_warm_up_and_machine_stand_in_each_repeat(flags, tmp_path):
 def test_ctrl_c_exits_130_and_the_run_goes_on(flags, tmp_path):
     real, calls = engine_bench.run_repeat, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **named):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(*arguments, **named)
 
     with mock.patch.object(engine_bench, "run_repeat", interrupted):
         done = dsbench(*flags(mode="none,static"), home=tmp_path)
