@@ -133,7 +133,11 @@ def _band_notes(band: Band, side: Side, weighed: Sequence[Weighed]) -> list[str]
     if band.source == "default" and band.kind == "runs":
         notes.append("drift between two runs is not known here: `dsbench noise RUN RUN` measures it on A/A runs")
     if any(sides.spread is None for _, sides, _ in weighed) and band.prior is None:
-        notes.append("one repeat says nothing of its own noise: run with --repeats 2 or more")
+        simulated = (side.run.get("labels") or {}).get("simulated")
+        notes.append(
+            "a simulation is one repeat without noise: `dsbench show` and `dsbench frontier` compare its arms"
+            if simulated else "one repeat says nothing of its own noise: run with --repeats 2 or more"
+        )  # fmt: skip
     return notes
 
 

@@ -25,7 +25,7 @@ def sentence(result: Compared, labels: tuple[str, str]) -> str:
     where = f"at batch {cell.batch} on {workload_text(cell.workload)}"
     if result.modes[0] == result.modes[1] and not a.endswith(result.modes[0]):
         where += f", {result.modes[0]}"
-    where += " ({:.4g} -> {:.4g} tokens/s)".format(*result.tokens_per_second)
+    where += " ({} -> {} tokens/s)".format(*map(_speed, result.tokens_per_second))
     if result.word == "FASTER":
         return f"{b} is {_percent(ratio)} faster than {a} {where}"
     if result.word == "SLOWER":
@@ -34,6 +34,10 @@ def sentence(result: Compared, labels: tuple[str, str]) -> str:
     if result.word == "SAME":
         return f"{b} is as fast as {a} {where}: {change}"
     return f"{b} against {a} {where}: {change}"
+
+
+def _speed(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:.0f}" if tokens_per_second >= 1000 else f"{tokens_per_second:.4g}"
 
 
 def detectable(found: Comparison) -> list[str]:

@@ -32,6 +32,8 @@ LEAST_FULL = 0.95
 DRIFT_LIMIT = 0.05
 MOST_IDLE = 0.05
 AFTER_A_FAILURE = "came after a failure, windows fixed since"
+DRIFTS = "step time drifts by"
+MOST_ERROR = 0.25  # of a step's predicted time, the median: a table that is further off plans for another machine
 DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
 
 Rate = dict[str, Any] | None
@@ -73,7 +75,7 @@ def _flags(body: Mapping[str, Any], batch: int, block: int) -> list[str]:
     """What casts doubt on the cell's numbers, in words."""
     unused = block > 0 and body["rounds"] and body["window"] is not None and body["window"]["value"] == 0
     drift, full = body["drift"], body["full_steps"]
-    flags = [f"step time drifts by {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
+    flags = [f"{DRIFTS} {drift['change']:+.1%} within a repeat"] if drift and drift["drifts"] else []
     for name, words in (("missed_steps", "fitted no captured graph"), ("compiled_steps", "compiled a kernel")):
         flags += [f"{body[name]} of {body['steps']} steps {words}"] if body.get(name) else []
     if body.get("fallback_steps"):
@@ -81,6 +83,10 @@ def _flags(body: Mapping[str, Any], batch: int, block: int) -> list[str]:
     flags += ["no draft was verified in any round"] if unused else []
     if (body.get("idle_share") or 0) > MOST_IDLE:
         flags.append(f"the device waited for its host {body['idle_share']:.0%} of the time")
+    if (body.get("predicted_error") or {}).get("median", 0) > MOST_ERROR:
+        flags.append(f"the cost table is off by {body['predicted_error']['median']:.0%}")
+    if body.get("extrapolated_share"):
+        flags.append(f"{body['extrapolated_share']:.0%} of steps lie beyond the cost table")
     if full is None:
         return flags + open_flags(body)
     return flags + ([f"only {full:.0%} of steps ran {batch} requests"] if full < LEAST_FULL else [])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dsbench.block_noise import Spread, log_speeds, prior_of
-from dsbench.errors import UsageError
+from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.intervals import BAND, Held
 from dsbench.store import write_atomically
 
@@ -27,6 +27,7 @@ MACHINE = ("device", "dtype", "executor", "numerics", "threads")  # of the contr
 KINDS = ("arms", "runs")
 LEAST_PAIRS = 8
 SHARE = 0.95
+WIDEST = 0.25  # a wider band would call anything the same: the machine was busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,20 @@ class Band:
 def band_of(
     kind: str, log_ratios: Sequence[float], spreads: Sequence[Spread | None], *, repeats: int, targets: Sequence[str]
 ) -> Band:
-    """What 95% of the pairs stay within. Raises UsageError for too few pairs."""
+    """What 95% of the pairs stay within. Raises UsageError for too few, EnvironmentRefused where that is too wide."""
     if len(log_ratios) < LEAST_PAIRS:
         raise UsageError(
             f"{len(log_ratios)} A/A pairs of {kind} make no band", hint=f"at least {LEAST_PAIRS}: more cells or repeats"
         )
     far = np.sort(np.abs(log_ratios))
-    edge = float(far[math.ceil(SHARE * len(far)) - 1])
+    value = math.expm1(float(far[math.ceil(SHARE * len(far)) - 1]))
+    if value > WIDEST:
+        raise EnvironmentRefused(
+            f"A/A pairs of {kind} differ by up to {value:.0%}: this machine was not quiet",
+            hint="nothing is kept; measure again with nothing beside it",
+        )
     return Band(
-        value=math.expm1(edge), kind=kind, pairs=len(far), median=math.expm1(float(np.median(far))), repeats=repeats,
+        value=value, kind=kind, pairs=len(far), median=math.expm1(float(np.median(far))), repeats=repeats,
         targets=tuple(targets), prior=prior_of(spreads), source="measured",
     )  # fmt: skip
 

@@ -101,6 +101,7 @@ def _draw(
     said = f"n = {min(counts)} to {max(counts)} rounds a batch size" if counts else "no rounds were recorded"
     dark = [item for item in every if item.body.get("window") and (item.body.get("ceiling_seen") or 0) < LEAST_SEEN]
     said += f"; what trimming missed is not known where fewer than {LEAST_SEEN:.0%} of rounds show it" if dark else ""
+    said += "; rows of a pass are known of all of a mix alone" if any(item.rows is None for item in every) else ""
     note = f"left bars: rows the target ran; right bars: what came of the drafts; line: delivered, 95% interval; {said}"
     figure, body = new_figure(2.75 * len(rows) + 1.25, title, [*lines, note], loud)
     grid = body.subplots(len(rows), 2, squeeze=False, gridspec_kw={"width_ratios": [1.6, 1]})

@@ -60,7 +60,7 @@ def _draw(
     workloads = list(dict.fromkeys(fall.workload for fall in falls))
     note = (
         f"time a token in percent of {source}'s, below 100: {target} is faster; the parts add up; bars: 95% intervals "
-        "over prompts, paired; axes do not start at 0; below: ms a token of a request; !: a cell is flagged"
+        "over prompts, paired; axes need not start at 0; below: ms a token of a request; !: a cell is flagged"
     )
     title = f"Where the time goes: from {source} to {target}"
     figure, body = new_figure(2.7 * len(workloads) + 0.6, title, [*lines, note], loud)
@@ -110,6 +110,7 @@ def _panel(axes: Axes, falls: Sequence[Waterfall], ends: Sequence[str]) -> None:
         for fall in falls
     ]
     axes.set_xticks(ticks, labels)
-    axes.set_ylim(bottom=max(0.0, low - 0.35 * (100 - low) - 10))
+    bottom = low - 0.35 * (100 - low) - 10
+    axes.set_ylim(bottom=bottom if low < 0 else max(0.0, bottom))
     axes.margins(x=0.01, y=0.12)
     axes.grid(axis="x", visible=False)

@@ -21,6 +21,7 @@ from dsbench.report_headline import BASES, Against
 from dsbench.report_parts import Picture, Section, Table, Value, interval_of
 from dsbench.store import StoredCell
 from dsbench.waterfall import PARTS, Entry, Waterfall, ledger, waterfalls
+from dsbench.waterfall_table import needed_text
 
 FRONTIER = (
     "A point is an arm at a batch size R. Up: more tokens a second from the machine; right: more for each user. The "
@@ -250,5 +251,6 @@ def ledger_section(scene: Scene) -> Section:
 def _entry(entry: Entry) -> tuple[Value, ...]:
     rates: tuple[Interval | None, ...] = (entry.draft, entry.verify, entry.host, entry.plain, entry.saved,
                                           entry.delivered, entry.needed)  # fmt: skip
-    shares = ("–" if share is None else f"{share:.0%}" for share in (entry.had, entry.acceptance_needed))
-    return (workload_text(entry.workload), entry.batch, entry.arm, *rates, *shares, "yes" if entry.flagged else "")
+    had = "–" if entry.had is None else f"{entry.had:.0%}"
+    needed = "–" if entry.acceptance_needed is None else needed_text(entry.acceptance_needed)
+    return (workload_text(entry.workload), entry.batch, entry.arm, *rates, had, needed, "yes" if entry.flagged else "")

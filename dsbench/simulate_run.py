@@ -18,7 +18,7 @@ from dsbench.settings import resolve
 from dsbench.simulate import plan_simulation, simulate
 from dsbench.simulate_against import KEPT, Errors, Miss, as_json, by_arm, errors, misses
 from dsbench.store import RunStore, write_atomically
-from dsbench.summary import print_summary, write_summary
+from dsbench.summary import SUMMARY, print_summary, write_summary
 from dsbench.waterfall import PARTS
 from dsbench.writing import note
 
@@ -46,14 +46,13 @@ def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path,
     """Checks, plays, prints. Raises UsageError for what makes no sense; nothing is left behind then."""
     if as_json and against is None:
         raise UsageError("--json prints the errors against a measured run", hint="name it with --against RUN")
-    if (out / "run.json").exists():
-        raise UsageError(f"{out} already holds a run", hint="name another --out")
     measured = RunStore(against) if against is not None else None
     taken = _of_run(measured, given) if measured else {}
     config, sources = resolve({**taken, **given})
     sources |= {name: f"the run {against}" for name in taken if name not in given}
     target = str((measured.read_run().get("labels") or {}).get("target", "")) if measured else ""
     plan = plan_simulation(config, target=target)
+    _clear(out)
     fresh = not out.exists()
     store = RunStore(out, create=True)
     try:
@@ -67,6 +66,17 @@ def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path,
         print_summary(out)
     if measured is not None:
         _tell(misses(store.cells(), finished_cells(measured)), measured, store, as_json)
+
+
+def _clear(out: Path) -> None:
+    """Removes what a simulation left that was stopped midway. Raises UsageError for any other run."""
+    if not (out / "run.json").exists():
+        return
+    labels = RunStore(out).read_run().get("labels") or {}
+    if not labels.get("simulated") or (out / SUMMARY).exists():  # which is written last
+        raise UsageError(f"{out} already holds a run", hint="name another --out")
+    shutil.rmtree(out / "cells", ignore_errors=True)
+    (out / "run.json").unlink()
 
 
 def _of_run(store: RunStore, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ window is chosen on one half of the data and compared on the other, both ways ro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +41,7 @@ from dsbench.store import RunStore, StoredCell, write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
+SUMMARY = "summary.csv"
 BASES = ("static", "fixed", "none")
 HEADS = (
     "R",
@@ -105,7 +105,7 @@ def summary_frame(store: RunStore, *, band: float = BAND, seed: int = 0) -> pd.D
 
 def write_summary(store: RunStore, *, band: float = BAND, seed: int = 0) -> Path:
     """Writes the frame to summary.csv in the run's folder. Raises UsageError for a run without a finished cell."""
-    path = store.folder / "summary.csv"
+    path = store.folder / SUMMARY
     write_atomically(path, summary_frame(store, band=band, seed=seed).to_csv(index=False))
     return path
 
@@ -235,8 +235,7 @@ def _footnotes(
     )
     chosen = f"chosen on {' or '.join(bases)}, compared on the other, both ways round"
     notes.append(f"Best fixed: window k (G: the whole block), {chosen}." if bases else "")
-    numbers = " summary.csv has the numbers N." if re.search(r"\bN\b", flagged) else ""
-    notes.append(f"!: {flagged}.{numbers}" if flagged else "")
+    notes.append(f"!: {flagged}." if flagged else "")
     return [note for note in notes if note]
 
 

@@ -140,7 +140,7 @@ def ledger_table(entries: Sequence[Entry], store: RunStore) -> Table:
             interval_text(entry.saved, sign=True),
             interval_text(entry.delivered),
             interval_text(entry.needed),
-            f"{_share(entry.had)}\n{_share(entry.acceptance_needed)}",
+            f"{_share(entry.had)}\n{needed_text(entry.acceptance_needed)}",
             end_section=closes,
         )
     return table
@@ -153,6 +153,11 @@ def _settings(points: Sequence[Waterfall] | Sequence[Entry]) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "no data" if value is None else f"{value:.0%}"
+
+
+def needed_text(acceptance: float | None) -> str:
+    """The acceptance at which drafting breaks even; any where it would even if no draft were accepted."""
+    return "any" if acceptance is not None and acceptance <= 0 else _share(acceptance)
 
 
 def interval_text(rate: Interval | None, *, sign: bool = False) -> str:

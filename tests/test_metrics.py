@@ -334,6 +334,18 @@ def test_padding_is_a_share_of_what_ran_and_steps_that_missed_a_graph_or_compile
     assert flags == ["1 of 3 steps fitted no captured graph", "2 of 3 steps compiled a kernel"]
 
 
+def test_steps_that_the_cost_table_did_not_foresee_are_flagged():
+    steps = pd.DataFrame([a_step(n, rows=6, tier=8, padding=2) for n in range(4)])
+    rounds = pd.DataFrame([a_round(n, r, 2, 2, 1, 2) for n in range(4) for r in (1, 2)])
+    for off, flags in ((1.2, []), (1.5, ["the cost table is off by 50%"]), (0.7, ["the cost table is off by 30%"])):
+        steps["predicted_seconds"] = off * steps["seconds"]
+        assert cell_summary(steps, rounds, REQUESTS, batch=2, block=4)["flags"] == flags
+    steps["predicted_seconds"] = steps["seconds"]
+    steps["extrapolated"] = [True, False, False, False]
+    flags = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)["flags"]
+    assert flags == ["25% of steps lie beyond the cost table"]
+
+
 @pytest.mark.parametrize(("idle", "flagged"), [(0.0, False), (0.04, False), (0.12, True)])
 def test_a_device_that_waits_for_its_host_is_flagged(idle, flagged):
     steps = pd.DataFrame([a_step(n, rows=6, tier=8, padding=2) for n in range(3)])

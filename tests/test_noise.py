@@ -9,7 +9,7 @@ import pytest
 from noise_tools import sweep, verdicts
 
 from dsbench.block_noise import Spread, _digamma, _inverse_trigamma, _trigamma, moderate, prior_of, weigh
-from dsbench.errors import UsageError
+from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.noise_band import band_of, find_band, pairs_within, save_bands
 from dsbench.settings import RunConfig
 
@@ -138,3 +138,10 @@ def test_a_band_is_what_95_percent_of_pairs_stay_within_and_is_kept_by_machine(t
     next((tmp_path / "noise").iterdir()).write_text("{")
     with pytest.raises(UsageError, match="damaged"):
         find_band(tmp_path, CONTRACT, "arms")
+
+
+def test_a_machine_that_was_not_quiet_has_no_band():
+    wide = [0.5, -0.4, 0.3] * 3
+    with pytest.raises(EnvironmentRefused, match="A/A pairs of arms differ by up to 65%"):
+        band_of("arms", wide, [], repeats=1, targets=["toy"])
+    assert band_of("arms", [r / 3 for r in wide], [None] * 9, repeats=1, targets=["toy"]).value < 0.2

@@ -361,6 +361,12 @@ def test_the_command_simulates_compares_and_leaves_nothing_behind(files, tmp_pat
     assert body["all"]["cells"] == 8 and body["all"]["p95"] < 1e-12
     assert json.loads((out / "against.json").read_text()) == body
     refused(dsbench(*asked, "--out", str(out), home=tmp_path), 2, "already holds a run")
+    wrong = ("simulate", "--trace", str(tmp_path / "none"), "--cost", "none.json", "--out", str(out))
+    refused(dsbench(*wrong, home=tmp_path), 2, "none")
+    (out / "summary.csv").unlink()  # as if it had been stopped midway
+    (out / "mine.txt").write_text("kept")
+    assert dsbench(*asked, "--out", str(out), "--json", home=tmp_path).returncode == 0
+    assert json.loads((out / "against.json").read_text()) == body and (out / "mine.txt").exists()
     bad = ("simulate", "--trace", str(files.folder / "trace.parquet"), "--out", str(tmp_path / "no"))
     refused(dsbench(*bad, home=tmp_path), 2, "no cost table given")
     refused(dsbench(*bad, "--json", home=tmp_path), 2, "--against RUN")

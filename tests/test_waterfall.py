@@ -29,7 +29,7 @@ from synthetic_run import make_cell, write_synthetic_run
 from dsbench.accounts import account, account_of
 from dsbench.errors import UsageError
 from dsbench.waterfall import PARTS, ledger, waterfalls
-from dsbench.waterfall_table import chosen, ledger_table, waterfall_table
+from dsbench.waterfall_table import chosen, ledger_table, needed_text, waterfall_table
 
 MODES, BATCHES = ("none", "static:1", "static:3", "static"), (1, 3, 8)
 
@@ -186,3 +186,8 @@ def test_a_ledger_without_plain_decoding_has_no_break_even(run):
     entries = ledger([c for c in run.cells() if c.cell.mode == "static"])
     assert {(e.saved, e.needed, e.acceptance_needed) for e in entries} == {(None, None, None)}
     assert entries[0].draft.value == pytest.approx(1e3 * DRAFT)
+
+
+@pytest.mark.parametrize(("acceptance", "words"), [(None, "no data"), (-0.37, "any"), (0.0, "any"), (0.12, "12%")])
+def test_drafts_that_pay_at_any_acceptance_are_said_to(acceptance, words):
+    assert needed_text(acceptance) == words
