@@ -326,9 +326,16 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
         ({"batch": "0"}, "must be >= 1"),
         ({"trace": "absent.parquet"}, "does not exist"),
         ({"cost": "absent.json"}, "absent.json"),
+        ({"draft": "half"}, "unknown draft depth 'half'"),
+        ({"trace": str(files.folder)}, "it is a folder"),
     ):
         with pytest.raises(UsageError, match=match):
             plan_simulation(replace(files.config, **change))
+    table = load_costs(files.folder / "cost.json").table
+    for block in ("many", "7.0", ""):
+        replace(table, contract=table.contract | {"block": block}).save(files.folder / "other.json")
+        with pytest.raises(UsageError, match=f"the cost table is of blocks of {block}"):
+            plan_simulation(replace(files.config, cost=str(files.folder / "other.json")))
     toy = files.folder / "toy.parquet"
     save_trace(toy_trace(), toy)
     with pytest.raises(UsageError, match="blocks of 4, the cost table is of blocks of 7"):
