@@ -137,7 +137,8 @@ def _allowed_row(one: Allowed) -> list[str]:
     shares = [f"{_load(one, load)}: {_share(one, good)}{' !' * bool(flags)}" for load, good, flags in rows]
     return [
         escape(workload_text(one.workload)), one.arm if one.limit is None else f"{one.arm}, R <= {one.limit}",
-        answer(one), "-" if rate is None else _figure(rate), "  ".join(share.replace(" ", "\N{NO-BREAK SPACE}") for share in shares),
+        answer(one), "-" if rate is None else _figure(rate),
+        "  ".join(share.replace(" ", "\N{NO-BREAK SPACE}") for share in shares),
     ]  # fmt: skip
 
 
