@@ -37,6 +37,7 @@ from dsbench.workloads.workload import Workload
 
 CODE = "simulated"  # instead of the sources that were measured
 UNTIMED_HOST = "every phase is waited for, and this table does not hold the host's time"
+BEYOND = "its times are guessed: the cost table was measured with {} to {} requests"
 UNTIMED_SLOTS = "short drafts are priced as whole blocks: this table does not time slots"
 
 
@@ -145,11 +146,11 @@ def _play_cell(
     key = cell.key(plan.costs.table.contract, CODE)
     store.write_repeat(key, tables)
     summary = cell_summary(*tables.values(), batch=batch, block=block)
-    flags = summary["flags"] + doubts(plan, arm)
+    flags = summary["flags"] + doubts(plan, arm, batch)
     store.write_cell(key, cell, summary | {"flags": flags}, flags, code=CODE)
 
 
-def doubts(plan: Simulation, arm: Arm) -> list[str]:
+def doubts(plan: Simulation, arm: Arm, batch: int) -> list[str]:
     """What the table does not hold of this arm, in words."""
     table, captured = plan.costs.table, plan.costs.table.contract.get("executor", "eager") != "eager"
     found = []
@@ -157,6 +158,9 @@ def doubts(plan: Simulation, arm: Arm) -> list[str]:
         found.append(UNTIMED_HOST)
     if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.slot_bias == 0:
         found.append(UNTIMED_SLOTS)
+    least, most = table.box.requests
+    if not least <= batch <= most:
+        found.append(BEYOND.format(least, most))
     return found
 
 

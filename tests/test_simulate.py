@@ -289,6 +289,14 @@ def test_starts_are_spread_or_together_as_in_a_sweep(files, tmp_path):
     assert ends["spread"] == [1] * 6 and max(ends["together"]) == 4
 
 
+def test_more_requests_than_the_table_was_measured_with_are_flagged(files, tmp_path):
+    store = RunStore(tmp_path / "run", create=True)
+    simulate(plan_simulation(replace(files.config, batch="4,5")), store, {}, lambda text: None)
+    for stored in store.cells():
+        guessed = "its times are guessed: the cost table was measured with 1 to 4 requests" in stored.flags
+        assert guessed == (stored.cell.batch == 5)
+
+
 def test_a_simulation_against_itself_is_not_off(files):
     cells = files.store.cells()
     found = misses(cells, cells)
