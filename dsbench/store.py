@@ -202,7 +202,8 @@ class RunStore:
     def forget(self) -> None:
         """Removes the folders that opening made, where no run came of it."""
         if not self.exists and self.folder in self._made:
-            (self.folder / ".lock").unlink(missing_ok=True)
+            for lock in (self.folder / ".lock", self.folder / "texts" / ".lock"):
+                lock.unlink(missing_ok=True)
             for path in (self.folder / "cells", self.folder / "texts", *self._made):
                 with contextlib.suppress(OSError):
                     path.rmdir()
