@@ -227,7 +227,9 @@ TERMS: dict[str, Term] = {
         unit="relative", formula="median of |predicted / measured step seconds - 1|; bias: of its signed form",
     ),
     "drift": Term(
-        unit="relative", formula="median step time of a repeat's last quarter / of its first, - 1; median over repeats",
+        unit="relative",
+        formula="median step time of a repeat's last quarter / of its first, - 1; median over repeats; over the step's "
+        "predicted time where there is a cost table, as an arm may choose shorter steps than before",
     ),
     "ratio": Term(
         unit="relative", also=("vs_static", "vs_none", "vs_fixed", "speed-up"),

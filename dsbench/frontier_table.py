@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dsbench.best_member import AgainstBest
@@ -50,7 +51,7 @@ def show_frontier(folder: Path, *, arm: str, base: str, workload: str) -> None:
         points = {name: points_of(mine) for name, mine in workloads.items()}
         console.print(frontier_table(workloads, points, store, setting, arm, base))
         for name in workloads:
-            console.print(f"[bold]{workload_text(name)}[/bold]")
+            console.print(f"[bold]{escape(workload_text(name))}[/bold]")
             for line in [*standing(points[name]), *turns(points[name], base)]:
                 console.print(f"  {line}", highlight=False)
         console.print(TIES, highlight=False)
@@ -79,7 +80,7 @@ def frontier_table(
             oracle = [other for other in oracle_arms(cells) if other in rivals and other != arm]
             here = next((p for p in points[name] if (p.arm, p.batch) == (base, batch)), None)
             table.add_row(
-                workload_text(name) if batch == batches[0] else "",
+                escape(workload_text(name)) if batch == batches[0] else "",
                 str(batch),
                 *(_best(against_best(rivals, arm, members)) for members in (fixed, [*fixed, *plain], oracle)),
                 *(

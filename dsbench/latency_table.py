@@ -10,6 +10,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dsbench.errors import UsageError
@@ -44,7 +45,7 @@ def latency_table(store: RunStore) -> Table:
         came = f"{cell.rate:.3g}/s" if cell.arrivals else "-"
         good = [_good(goodput_of(stored, slo))] if slo else []
         table.add_row(
-            workload_text(cell.workload), f"{'<=' if cell.arrivals else ''}{cell.batch}", came,
+            escape(workload_text(cell.workload)), f"{'<=' if cell.arrivals else ''}{cell.batch}", came,
             names[stored.folder] + (" !" if stored.flags else ""), *(_points(body, name) for name in LATENCIES), *good,
             end_section=after is None or _place(after) != _place(stored),
         )  # fmt: skip
@@ -53,10 +54,10 @@ def latency_table(store: RunStore) -> Table:
         "Latencies count from when a request came by the schedule; without arrivals, from when it took its slot. "
         f"{_itl_note(cells)} -: too few for that percentile (20 for p95, 100 for p99).",
         f"Goodput: share of requests with {slo}, and tokens/s of those alone." if slo else "",
-        f"Open loop: {'; '.join(settings)}." if settings else "",
+        f"Open loop: {escape('; '.join(settings))}." if settings else "",
     ]
     flags = sorted({flag for stored in cells if stored.cell.arrivals for flag in stored.flags})
-    notes.append(f"! flagged, e.g. {flags[0]}" if flags else "")
+    notes.append(f"! flagged, e.g. {escape(flags[0])}" if flags else "")
     table.caption = "\n".join(note for note in notes if note)
     return table
 
@@ -110,7 +111,7 @@ def show_slo(folder: Path, *, slo: str, share: float, as_json: bool) -> None:
 def slo_table(name: str, run: Mapping[str, Any], slo: Slo, found: list[Allowed]) -> Table:
     """One row an arm: the largest load that ran and is allowed, and the share of good requests at each load."""
     title = f"{name}: {conditions(run)}".rstrip(": ")
-    table = Table(title=title, caption_justify="left", box=box.HORIZONTALS, padding=(0, 1))
+    table = Table(title=escape(title), caption_justify="left", box=box.HORIZONTALS, padding=(0, 1))
     table.add_column("workload", overflow="fold", min_width=8, max_width=14)
     for head in ("arm", "allowed", "tokens/s of good", "good requests by load"):
         table.add_column(head, overflow="fold")
@@ -124,7 +125,7 @@ def slo_table(name: str, run: Mapping[str, Any], slo: Slo, found: list[Allowed])
         "R: requests at a time; /s: requests that come a second, R at a time at most. ~: the share's 95% interval over "
         "prompts holds the target.",
         *(f"Setting: {text}." for text in dict.fromkeys(one.setting for one in found)),
-        f"! flagged, e.g. {flags[0]}" if flags else "",
+        f"! flagged, e.g. {escape(flags[0])}" if flags else "",
     ]
     table.caption = "\n".join(note for note in notes if note)
     return table
@@ -135,8 +136,9 @@ def _allowed_row(one: Allowed) -> list[str]:
     rows = zip(one.loads, one.shares, one.flags, strict=True)
     shares = [f"{_load(one, load)}: {_share(one, good)}{' !' * bool(flags)}" for load, good, flags in rows]
     return [
-        workload_text(one.workload), one.arm if one.limit is None else f"{one.arm}, R <= {one.limit}", answer(one),
-        "-" if rate is None else _figure(rate), "  ".join(share.replace(" ", "\N{NO-BREAK SPACE}") for share in shares),
+        escape(workload_text(one.workload)), one.arm if one.limit is None else f"{one.arm}, R <= {one.limit}",
+        answer(one), "-" if rate is None else _figure(rate),
+        "  ".join(share.replace(" ", "\N{NO-BREAK SPACE}") for share in shares),
     ]  # fmt: skip
 
 

@@ -292,10 +292,16 @@ def _predicted_error(full: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def _drift(full: pd.DataFrame) -> dict[str, Any] | None:
-    """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats."""
+    """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats.
+
+    Where all steps were foreseen, by the cost table, times are those over what was foreseen: an arm may choose shorter
+    rounds than before.
+    """
     changes = []
     for _, part in full.sort_values("step").groupby("rep"):
         seconds, quarter = round_seconds(part), len(part) // 4
+        foreseen = part["predicted_seconds"].to_numpy(np.float64)
+        seconds = seconds / foreseen if (foreseen > 0).all() else seconds
         if len(part) >= DRIFT_STEPS:
             changes.append(float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]) - 1))
     if not changes:

@@ -84,7 +84,7 @@ def arm_rank(name: str) -> tuple[int, int, str]:
     mode = name.split(" ")[0]
     head, _, detail = mode.partition(":")
     if head == "static":
-        return (1, int(detail) if detail.isdigit() else 1000, name)
+        return (1, int(detail) if detail.isdecimal() else 1000, name)
     order = {"none": 0, "mtp": 2, "no-trim": 3, "compact": 4, "cap-accept": 5}
     return (order.get(head, 6), 0, name)
 

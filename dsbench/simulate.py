@@ -89,8 +89,8 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
     refuse_chains(arms)
     batches = parse_range(config.batch or "1:256:x2", what="batch")
     costs, trace = load_costs(Path(config.cost)), matching_trace(config)
-    block = int(costs.table.contract.get("block", trace.block))
-    if block != trace.block:
+    block = costs.table.contract.get("block", str(trace.block))
+    if block != str(trace.block):
         raise UsageError(
             f"the trace was drafted in blocks of {trace.block}, the cost table is of blocks of {block}",
             hint="record a trace with that drafter",

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dsbench.errors import UsageError
@@ -115,7 +116,7 @@ def _tell(found: list[Miss], measured: RunStore, store: RunStore, json_wanted: b
 def errors_table(found: list[Miss], name: str) -> Table:
     """A row a cell, then one an arm."""
     table = Table(
-        title=f"Simulated against {name}", box=box.HORIZONTALS, padding=0, caption_justify="left",
+        title=escape(f"Simulated against {name}"), box=box.HORIZONTALS, padding=0, caption_justify="left",
         caption=f"[bold red]{LOUD['simulated']}[/bold red]\n{NOTE}",
     )  # fmt: skip
     table.add_column("workload", overflow="fold", min_width=8, max_width=14)
@@ -124,7 +125,7 @@ def errors_table(found: list[Miss], name: str) -> Table:
     for i, one in enumerate(found):
         closes = i + 1 == len(found) or (found[i + 1].workload, found[i + 1].batch) != (one.workload, one.batch)
         table.add_row(
-            workload_text(one.workload), str(one.batch), one.arm + ("" if one.prompts else " *"),
+            escape(workload_text(one.workload)), str(one.batch), one.arm + ("" if one.prompts else " *"),
             f"{one.measured:,.0f}", f"{one.simulated:,.0f}", f"{one.error:+.1%}", *_parts(one.parts),
             end_section=closes,
         )  # fmt: skip

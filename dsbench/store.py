@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
-from dsbench.store_shape import COLUMNS, cell_fault, run_fault
+from dsbench.store_shape import COLUMNS, cell_fault, column_fault, run_fault
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +95,9 @@ class StoredCell:
         absent = [column for frame in frames for column in sorted(COLUMNS[name] - set(frame.columns))]
         if absent:
             raise _damaged(self.folder, ValueError(f"{name}.parquet has no column {absent[0]!r}"))
+        for frame in frames:
+            for column in frame.columns:
+                self._sound(name, column, frame[column].to_numpy())
         return pd.concat([f.assign(rep=_number(p)) for f, p in zip(frames, repeats, strict=True)], ignore_index=True)
 
     def facts(self) -> list[dict[str, Any]]:
@@ -121,7 +124,15 @@ class StoredCell:
                 kept["rep"] += [_number(path)] * table.num_rows
         except (OSError, ValueError, KeyError) as problem:
             raise _damaged(self.folder, problem) from None
-        return {column: np.asarray(values) for column, values in kept.items()}
+        found = {column: np.asarray(values) for column, values in kept.items()}
+        for column in wanted:
+            self._sound(name, column, found[column])
+        return found
+
+    def _sound(self, name: str, column: str, values: NDArray[Any]) -> None:
+        fault = column_fault(name, column, values) if len(values) else ""
+        if fault:
+            raise _damaged(self.folder, ValueError(fault))
 
     def has(self, name: str) -> bool:
         """Whether every repeat holds the table; a run may be kept without its rounds."""
@@ -191,7 +202,8 @@ class RunStore:
     def forget(self) -> None:
         """Removes the folders that opening made, where no run came of it."""
         if not self.exists and self.folder in self._made:
-            (self.folder / ".lock").unlink(missing_ok=True)
+            for lock in (self.folder / ".lock", self.folder / "texts" / ".lock"):
+                lock.unlink(missing_ok=True)
             for path in (self.folder / "cells", self.folder / "texts", *self._made):
                 with contextlib.suppress(OSError):
                     path.rmdir()

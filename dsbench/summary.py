@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dsbench.best_member import against_best
@@ -158,7 +159,7 @@ def summary_table(store: RunStore, *, band: float = BAND, seed: int = 0) -> Tabl
     cells, run = finished_cells(store), store.read_run()
     names, found = arm_names(cells), compare_arms(cells, band=band, seed=seed)
     title = f"{store.folder.name}: {conditions(run)}".rstrip(": ")
-    table = Table(title=title, caption_justify="left", box=box.HORIZONTALS, padding=0)
+    table = Table(title=escape(title), caption_justify="left", box=box.HORIZONTALS, padding=0)
     table.add_column("workload", overflow="fold", min_width=8, max_width=14)
     for head in HEADS:
         left = head == "arm" or head.startswith("vs")
@@ -166,13 +167,13 @@ def summary_table(store: RunStore, *, band: float = BAND, seed: int = 0) -> Tabl
     groups = by_setting(cells)
     for setting, group in groups.items():
         if len(groups) > 1:
-            table.add_row(*[""] * 2, f"[bold]{setting}[/bold]", end_section=False)
+            table.add_row(*[""] * 2, f"[bold]{escape(setting)}[/bold]", end_section=False)
         ordered = sorted(group, key=lambda c: (c.cell.workload, c.cell.batch, arm_rank(names[c.folder])))
         for i, stored in enumerate(ordered):
             place = (stored.cell.workload, stored.cell.batch)
             opens = i == 0 or (ordered[i - 1].cell.workload, ordered[i - 1].cell.batch) != place
             closes = i + 1 == len(ordered) or (ordered[i + 1].cell.workload, ordered[i + 1].cell.batch) != place
-            first = (workload_text(place[0]), str(place[1])) if opens else ("", "")
+            first = (escape(workload_text(place[0])), str(place[1])) if opens else ("", "")
             table.add_row(*first, *_row(stored, names[stored.folder], found[stored.folder]), end_section=closes)
     table.caption = "\n".join(_footnotes(run, groups, found, band))
     return table
@@ -226,7 +227,7 @@ def _footnotes(
     bases = sorted({v.basis for arm in found.values() for v in arm.values() if v.basis})
     flagged = flag_note([stored.flags for cells in groups.values() for stored in cells])
     notes = [f"[bold red]{loud}[/bold red]"] if loud else []
-    notes.append(("Setting: " if len(groups) == 1 else "Settings: ") + "; or ".join(groups) + ".")
+    notes.append(("Setting: " if len(groups) == 1 else "Settings: ") + escape("; or ".join(groups)) + ".")
     notes.append(
         "tau: tokens a verify round, bonus included; rep.: share of the output's 4-grams seen before in it; window: "
         "drafts that could be committed; ceiling: tau had all drafts been verified, over the rounds that show it; "
@@ -235,7 +236,7 @@ def _footnotes(
     )
     chosen = f"chosen on {' or '.join(bases)}, compared on the other, both ways round"
     notes.append(f"Best fixed: window k (G: the whole block), {chosen}." if bases else "")
-    notes.append(f"!: {flagged}." if flagged else "")
+    notes.append(f"!: {escape(flagged)}." if flagged else "")
     return [note for note in notes if note]
 
 
@@ -277,4 +278,6 @@ def print_summary(folder: Path) -> None:
         console.print(memory_table(memory))
     lacking = missing_cells(store)
     if lacking:
-        console.print(f"[bold red]INCOMPLETE[/bold red]: this run lacks {missing_text(lacking)} (`--resume` goes on)")
+        console.print(
+            f"[bold red]INCOMPLETE[/bold red]: this run lacks {escape(missing_text(lacking))} (`--resume` goes on)"
+        )

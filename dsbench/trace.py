@@ -132,6 +132,8 @@ def _lists(parts: list[Any], kind: Any) -> Any:
 
 def load_trace(path: Path) -> Trace:
     """Reads a file of `save_trace`. Raises UsageError with a hint if it is missing, damaged, or another thing."""
+    if path.is_dir():
+        raise UsageError(f"cannot read the trace {path}: it is a folder", hint=HINT)
     try:
         table = pq.read_table(path)
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dsbench.errors import UsageError
@@ -92,7 +93,7 @@ def new_table(title: str, store: RunStore, notes: Sequence[str]) -> Table:
     where = f"{title}, {store.folder.name}: {conditions(run)}".rstrip(": ")
     loud = loud_label(run)
     caption = "\n".join(note for note in (f"[bold red]{loud}[/bold red]" if loud else "", *notes) if note)
-    table = Table(title=where, caption=caption, caption_justify="left", box=box.HORIZONTALS, padding=0)
+    table = Table(title=escape(where), caption=caption, caption_justify="left", box=box.HORIZONTALS, padding=0)
     table.add_column("workload", overflow="fold", min_width=8, max_width=14)
     table.add_column("R", justify="right")
     return table
@@ -111,7 +112,7 @@ def waterfall_table(falls: Sequence[Waterfall], store: RunStore) -> Table:
         closes = i + 1 == len(falls) or falls[i + 1].workload != fall.workload
         change = fall.after.value / fall.before.value - 1
         table.add_row(
-            workload_text(fall.workload) if opens else "",
+            escape(workload_text(fall.workload)) if opens else "",
             f"{fall.batch}{' !' if fall.flagged else ''}",
             interval_text(fall.before),
             *(interval_text(fall.parts[part], sign=True) for part in PARTS),
@@ -134,7 +135,7 @@ def ledger_table(entries: Sequence[Entry], store: RunStore) -> Table:
         opens = i == 0 or (entries[i - 1].workload, entries[i - 1].batch) != place
         closes = i + 1 == len(entries) or (entries[i + 1].workload, entries[i + 1].batch) != place
         table.add_row(
-            *((workload_text(place[0]), str(place[1])) if opens else ("", "")),
+            *((escape(workload_text(place[0])), str(place[1])) if opens else ("", "")),
             entry.arm + (" !" if entry.flagged else ""),
             *(interval_text(rate) for rate in (entry.draft, entry.verify, entry.host, entry.plain)),
             interval_text(entry.saved, sign=True),
@@ -148,7 +149,7 @@ def ledger_table(entries: Sequence[Entry], store: RunStore) -> Table:
 
 def _settings(points: Sequence[Waterfall] | Sequence[Entry]) -> list[str]:
     names = list(dict.fromkeys(point.setting for point in points))
-    return [("Setting: " if len(names) == 1 else "Settings, in this order: ") + "; or ".join(names) + "."]
+    return [("Setting: " if len(names) == 1 else "Settings, in this order: ") + escape("; or ".join(names)) + "."]
 
 
 def _share(value: float | None) -> str:

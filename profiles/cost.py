@@ -94,6 +94,8 @@ class CostTable:
         tiers = self.tiers
         if tiers is not None and (not tiers or tiers[0] < 1 or list(tiers) != sorted(set(tiers))):
             raise ValueError(f"tiers must be increasing row totals, got {tiers}")
+        if tiers is not None and tiers[-1] > FAR:
+            raise ValueError(f"tiers must be at most {FAR}, got {tiers[-1]}")
 
     def verify_curve(self, requests: int, rows: IntArray, context: int) -> FloatArray:
         """Seconds of a verify pass at each of `rows` [n] for one R and S: [n], non-decreasing in the rows.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from dsbench.profiles.curve import FAR
 from dsbench.profiles.files import read_json, write_json
-from dsbench.profiles.fit import CostSample
+from dsbench.profiles.fit import CostSample, Phase, Raw
 
 KIND = "cost-samples"
 SCHEMA = 1
+PHASES = (*get_args(Phase), *get_args(Raw))
 
 
 def samples_path(table: Path) -> Path:
@@ -29,4 +31,13 @@ def load_samples(table: Path) -> list[CostSample]:
 
 
 def _from_json(body: dict[str, Any]) -> list[CostSample]:
-    return [CostSample(**row) for row in body["samples"]]
+    return [_checked(CostSample(**row)) for row in body["samples"]]
+
+
+def _checked(sample: CostSample) -> CostSample:
+    counts = (sample.requests, sample.rows, sample.context, sample.pass_index)
+    whole = all(isinstance(n, int) and 0 <= n <= FAR for n in counts) and sample.requests > 0
+    timed = isinstance(sample.seconds, float | int) and 0 < sample.seconds < FAR
+    if not (whole and timed and sample.phase in PHASES):
+        raise ValueError(f"no pass was ever timed so: {sample}")
+    return sample

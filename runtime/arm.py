@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dsbench.errors import UsageError
 
 PLANNED = ("argmax", "free", "early-stop", "threshold", "oracle")
+MOST = 1_000_000  # drafts in a window
 STEADY = ("full", "fixed", "argmax", "oracle")  # policies whose windows no host need see: their rounds may overlap
 
 
@@ -84,9 +85,9 @@ def parse_arm(mode: str) -> Arm:
 
 
 def _window(mode: str, detail: str) -> int:
-    if not detail.isdigit() or int(detail) < 1:
+    if not (detail.isascii() and detail.isdigit()) or len(detail) > len(str(MOST)) or not 1 <= int(detail) <= MOST:
         raise UsageError(
-            f"mode {mode!r}: the window must be a whole number >= 1", hint="for none at all use --mode none"
+            f"mode {mode!r}: the window must be a whole number in 1..{MOST}", hint="for none at all use --mode none"
         )
     return int(detail)
 

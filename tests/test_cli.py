@@ -534,6 +534,9 @@ def test_bad_ranges(text):
     [
         "static:0",
         "static:x",
+        "static:²",
+        "static:３",
+        "mtp:" + "9" * 5000,
         "compact:psychic",
         "compact:threshold",
         "compact:threshold=2",

@@ -19,8 +19,9 @@ from dsbench.profiles.cost import Box, CostTable, StepShape, load_cost_table
 from dsbench.profiles.curve import Curve
 from dsbench.profiles.fit import CostCell, CostSample, collapse, fit_cost_table
 from dsbench.profiles.holdout import choose_holdout
-from dsbench.profiles.plain import PlainPass
+from dsbench.profiles.plain import PlainPass, plain_line
 from dsbench.profiles.regret import decision_regret
+from dsbench.profiles.samples import load_samples, samples_path, save_samples
 
 TIERS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 BLOCK = 7
@@ -392,6 +393,42 @@ def test_plain_rounds_are_plain_passes_and_what_one_requests_verify_pass_takes_b
     assert fit(samples)[0].plain is None
 
 
+def test_requests_past_those_that_were_timed_are_never_free():
+    """Four times as many take no less than the last slope says, and the mean one where the last two were alike."""
+    rising = PlainPass(requests=(1, 64, 128), seconds=(1.0, 2.0, 4.0), per_token=(0.0, 1e-3, 3e-3))
+    assert rising.of(512, 512 * 100) == pytest.approx(4 + 384 * 2 / 64 + 100 * (3e-3 + 384 * 2e-3 / 64))
+    level = PlainPass(requests=(1, 64, 128), seconds=(1.0, 4.0, 4.0), per_token=(0.0, 0.0, 0.0))
+    assert level.of(255, 0) == pytest.approx(4 + 3)
+
+
+def test_a_plain_line_never_falls_and_fits_what_was_timed_all_the_same():
+    """Where more context seemed cheaper it costs nothing, and the line lies among the times, not above them."""
+    falling = plain_line([(1, 100, 1.0), (1, 1000, 0.8)])
+    assert falling is not None and falling.per_token == (0.0,)
+    assert falling.seconds[0] == pytest.approx((1 + 1 / 0.8) / (1 + 1 / 0.8**2))
+    steep = plain_line([(1, 100, 0.1), (1, 1000, 2.0)])
+    assert steep is not None and steep.seconds == (0.0,)
+    a, b = 100 / 0.1, 1000 / 2.0
+    assert steep.per_token[0] == pytest.approx((a + b) / (a * a + b * b))
+    alike = plain_line([(1, 100, 1.0), (1, 1000, 10.0), (4, 4 * 500, 1.0)])
+    assert alike is not None and alike.of(4, 4 * 500) == pytest.approx(1.0) and min(alike.seconds) >= 0
+
+
+@pytest.mark.parametrize(
+    "damage", [{"requests": 0}, {"seconds": "soon"}, {"seconds": None}, {"seconds": -1.0}, {"phase": "nap"},
+               {"context": 1.5}, {"rows": 10**30}, {"hue": 1}],
+)  # fmt: skip
+def test_samples_that_nobody_can_have_timed_are_refused_in_one_line(tmp_path, damage):
+    path = tmp_path / "table.json"
+    save_samples(path, staircase_samples(passes=1))
+    assert load_samples(path) == [*staircase_samples(passes=1)]
+    body = json.loads(samples_path(path).read_text())
+    body["samples"][3] |= damage
+    samples_path(path).write_text(json.dumps(body))
+    with pytest.raises(UsageError, match="damaged cost-samples"):
+        load_samples(path)
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "table.json"
     make_table().save(path)
@@ -427,7 +464,15 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         (lambda d: [d], "kind is 'list'"),
         (lambda d: d | {"plain": d["plain"] | {"requests": [8, 1]}}, "plain.requests must increase"),
         (lambda d: d | {"plain": d["plain"] | {"seconds": [1.0]}}, "as many as plain.requests"),
-        (lambda d: d | {"plain": d["plain"] | {"per_token": [0.0, -1.0]}}, "plain.per_token at least 0"),
+        (
+            lambda d: d | {"plain": d["plain"] | {"per_token": [0.0, -1.0]}},
+            "plain.per_token must be numbers of at least",
+        ),
+        (lambda d: d | {"plain": d["plain"] | {"seconds": [-1.0, 0.1]}}, "plain.per_token must be numbers of at least"),
+        (lambda d: d | {"plain": d["plain"] | {"seconds": [0, 1], "per_token": [0, 0]}}, "a plain pass takes time"),
+        (lambda d: d | {"plain": d["plain"] | {"requests": [0, 8]}}, "plain.requests must lie in"),
+        (lambda d: d | {"plain": d["plain"] | {"requests": [1, 10**30]}}, "plain.requests must lie in"),
+        (lambda d: d | {"tiers": [1, 10**30]}, "tiers must be at most"),
         (lambda d: d | {"plain": d["plain"] | {"hue": 1}}, "unknown fields hue"),
         (lambda d: d | {"plain": {"requests": [1]}}, "'seconds' is missing"),
     ],

@@ -143,6 +143,9 @@ def test_drift_is_flagged_in_words():
     body = cell_summary(rising, rounds, REQUESTS, batch=2, block=4)
     assert body["drift"]["change"] == pytest.approx(1.20 / 1.02 - 1)
     assert body["flags"] == ["step time drifts by +17.6% within a repeat"]
+    foreseen = rising.assign(predicted_seconds=0.9 * rising["seconds"])
+    body = cell_summary(foreseen, rounds, REQUESTS, batch=2, block=4)
+    assert body["drift"]["change"] == pytest.approx(0) and body["flags"] == [], "longer steps were chosen"
 
 
 def test_a_cell_without_rounds_or_predictions_has_none_in_their_place():

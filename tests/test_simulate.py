@@ -289,6 +289,14 @@ def test_starts_are_spread_or_together_as_in_a_sweep(files, tmp_path):
     assert ends["spread"] == [1] * 6 and max(ends["together"]) == 4
 
 
+def test_more_requests_than_the_table_was_measured_with_are_flagged(files, tmp_path):
+    store = RunStore(tmp_path / "run", create=True)
+    simulate(plan_simulation(replace(files.config, batch="4,5")), store, {}, lambda text: None)
+    for stored in store.cells():
+        guessed = "100% of steps lie beyond the cost table" in stored.flags
+        assert guessed == (stored.cell.batch == 5)
+
+
 def test_a_simulation_against_itself_is_not_off(files):
     cells = files.store.cells()
     found = misses(cells, cells)
@@ -326,9 +334,16 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
         ({"batch": "0"}, "must be >= 1"),
         ({"trace": "absent.parquet"}, "does not exist"),
         ({"cost": "absent.json"}, "absent.json"),
+        ({"draft": "half"}, "unknown draft depth 'half'"),
+        ({"trace": str(files.folder)}, "it is a folder"),
     ):
         with pytest.raises(UsageError, match=match):
             plan_simulation(replace(files.config, **change))
+    table = load_costs(files.folder / "cost.json").table
+    for block in ("many", "7.0", ""):
+        replace(table, contract=table.contract | {"block": block}).save(files.folder / "other.json")
+        with pytest.raises(UsageError, match=f"the cost table is of blocks of {block}"):
+            plan_simulation(replace(files.config, cost=str(files.folder / "other.json")))
     toy = files.folder / "toy.parquet"
     save_trace(toy_trace(), toy)
     with pytest.raises(UsageError, match="blocks of 4, the cost table is of blocks of 7"):

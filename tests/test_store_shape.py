@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet
 import pytest
 from synthetic_run import write_synthetic_run
@@ -50,6 +51,10 @@ def parameter(**changes):
     return lambda body: body | {"parameters": body["parameters"] | changes}
 
 
+def figure(**changes):
+    return lambda body: body | {"summary": body["summary"] | changes}
+
+
 CELLS = {
     "a list": lambda body: [1], "a number": lambda body: 3, "no parameters": without("parameters"),
     "no summary": without("summary"), "no flags": without("flags"), "no status": without("status"),
@@ -58,6 +63,12 @@ CELLS = {
     "summary of text": lambda body: body | {"summary": "x"}, "batch of text": parameter(batch="x"),
     "mode of null": parameter(mode=None), "temperature of a list": parameter(temperature=[1]),
     "rate of text": parameter(rate="x"), "seed of true": parameter(seed=True),
+    "endless temperature": parameter(temperature=float("inf")), "huge temperature": parameter(temperature=10**400),
+    "throughput of a list": figure(throughput=[1]), "speed without a value": figure(user_speed={"low": 1.0}),
+    "huge tau": figure(tau={"value": 10**400, "low": None, "high": None, "n": 1}), "window of text": figure(window="x"),
+    "latency of a number": figure(ttft_p50=0.1), "repetition of text": figure(repetition="x"),
+    "rounds of text": figure(rounds="x"), "drift of a list": figure(drift=[1]),
+    "step times of text": figure(step_seconds="x"),
     "no mode": lambda body: body | {"parameters": without("mode")(body["parameters"])},
 }  # fmt: skip
 
@@ -92,6 +103,23 @@ def test_tables_that_were_swapped_are_said_in_one_line(whole, tmp_path):
     shutil.copy(repeat / "requests.parquet", repeat / "steps.parquet")
     with pytest.raises(UsageError, match="steps.parquet has no column"):
         show_ledger(tmp_path / "run", workload="", batch="", as_json=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [("requests", "finished", None), ("requests", "finished", float("nan")), ("requests", "first_token", "x"),
+     ("requests", "admitted", "x"), ("requests", "output_tokens", "x"), ("steps", "seconds", None),
+     ("steps", "seconds", float("inf"))],
+)  # fmt: skip
+def test_a_column_that_holds_no_numbers_is_said_in_one_line(whole, tmp_path, name, column, value):
+    """Among them by `compare`, whose verdict would be of nothing."""
+    shutil.copytree(whole, tmp_path / "run")
+    for path in (tmp_path / "run").glob(f"cells/*/rep-0/{name}.parquet"):
+        pd.read_parquet(path).assign(**{column: value}).to_parquet(path)
+    _, ledger, report, against = readers(tmp_path / "run", tmp_path)
+    for read in (ledger, report, *([against] if name == "requests" and column != "first_token" else [])):
+        with pytest.raises(UsageError, match=f"{name}.parquet: {column!r} holds what is no number"):
+            read()
 
 
 def test_what_else_lies_beside_the_repeats_is_none(whole, tmp_path):

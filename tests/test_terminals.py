@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -52,6 +53,31 @@ def test_a_terminal_without_unicode_shows_what_it_can(run, arguments, monkeypatc
         cli.main()
     terminal.flush()
     assert not left.value.code and capsys.readouterr().err == "" and b"static" in terminal.buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("show",), ("waterfall", "--from", "none", "--to", "static"), ("frontier", "--arm", "static"),
+                  ("ledger",), ("slo", "--slo", "ttft:1s")]
+)  # fmt: skip
+def test_brackets_in_names_and_flags_are_no_markup(tmp_path, arguments, monkeypatch, capsys):
+    """What an exception said stands in a flag; a run, a device and a workload are named by others."""
+    folder = tmp_path / "run[tuned]"
+    write_synthetic_run(
+        folder, modes=["none", "static"], batches=[1], workloads=["mix:math=1"], repeats=1, measured=6,
+        labels={"target": "a[b]"},
+    )  # fmt: skip
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(run | {"environment": {"device": "GPU [/x]"}}))
+    for path in folder.glob("cells/*/cell.json"):
+        cell = json.loads(path.read_text())
+        cell["parameters"]["workload"] = "p[old]"
+        path.write_text(json.dumps(cell | {"flags": ["no such thing: [/tmp/x]"]}))
+    monkeypatch.setattr(sys, "argv", ["dsbench", arguments[0], str(folder), *arguments[1:]])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    told = "".join(capsys.readouterr().out.split())
+    assert not left.value.code and "p[old]" in told and ("[/tmp/x]" in told or arguments != ("show",))
+    assert arguments[0] == "frontier" or ("run[tuned]" in told and "GPU[/x]" in told)
 
 
 def test_a_page_is_utf8_whatever_the_locale(run, tmp_path):
