@@ -150,7 +150,7 @@ def _share(one: Allowed, good: Mapping[str, Any]) -> str:
 def answer(one: Allowed) -> str:
     """The allowed load in words; what did not run is no data."""
     if one.load is None:
-        return f"no data below {_load(one, one.loads[0])}, which is too much"
+        return f"none that ran: {_load(one, one.loads[0])} is too much"
     if one.over is None:
         return f"{_load(one, one.load)} or more: no data above"
     return f"{_load(one, one.load)} ({_load(one, one.over)} is too much)"

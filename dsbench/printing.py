@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dsbench.estimate import Estimate
     from dsbench.sweep_plan import SweepPlan
 
+MOST_LINES = 24  # of a plan, a workload
 DOUBTED = 0.1  # error of a table's fit on shapes that it has not seen, the median
 KINDS = {
     "conditional": "draft k accepted, given that those before it were",
@@ -116,14 +117,17 @@ def bounds(value: Interval, form: str) -> str:
 
 def print_plan(plan: SweepPlan, sources: Mapping[str, str], found: Estimate | None) -> None:
     """Cells, how long they may take, and where each setting came from."""
-    tokens = 0
+    tokens, arms = 0, ", ".join(arm.name for arm in plan.arms)
+    points = list(itertools.product(plan.batches, plan.traffic.loads))
     for workload in plan.workloads:
-        for batch, load in itertools.product(plan.batches, plan.traffic.loads):
+        for batch, load in points:
             measured, size = measured_of(load, batch, plan.config.requests)
             tokens += size * plan.config.max_tokens * len(plan.arms) * plan.config.repeats
             place = f"batch {batch:<4}" + (f" {load.name} {load.rate:.4g}/s " if load else "")
-            arms = ", ".join(arm.name for arm in plan.arms)
-            print(f"{workload.name:<28} {place} {arms}  ({len(measured)} measured)")
+            if len(points) <= MOST_LINES:
+                print(f"{workload.name:<28} {place} {arms}  ({len(measured)} measured)")
+        if len(points) > MOST_LINES:
+            print(f"{workload.name:<28} {len(points)} loads, batch {plan.batches[0]} to {plan.batches[-1]}  {arms}")
     print(f"{plan.passes} passes, at most {tokens:,} tokens; ", end="")
     if found is None:
         first = ", and one is measured first" if any(arm.planned for arm in plan.arms) else ""
@@ -139,4 +143,4 @@ def _span(seconds: float) -> str:
     for unit, length in (("s", 1), ("min", 60)):
         if seconds < 100 * length:
             return f"{seconds / length:.0f} {unit}"
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"

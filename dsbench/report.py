@@ -94,7 +94,8 @@ def make_report(store: RunStore, *, partial: bool = False, pictures: bool = True
             parts.append(simulated_section(scene, store) if simulated else prediction_section(scene, store))
             sections += [_named(part, setting if suffix else "") for part in parts]
     sections += [memory_section(run), flags_section(cells), reading_section()]
-    headline.append(next(s for s in sections if s.id == "flags").text[0].split(";")[0] + ".")
+    flagged = next(s for s in sections if s.id == "flags").text[0].split(";")[0] + "."
+    headline.insert(0 if any(c.flags for c in cells) else len(headline), flagged)  # doubts come first
     return Report(
         title=f"{(run.get('labels') or {}).get('target') or 'a run'}: {store.folder.resolve().name}",
         where=conditions(run), loud=loud, headline=tuple(headline), conditions=condition_list(run, cells, loud),

@@ -201,7 +201,7 @@ def test_the_allowed_load_is_the_largest_that_ran_and_never_extrapolated(run):
     cases = {
         (by_load[8] + by_load[16]) / 2: (8, 16, "R 8 (R 16 is too much)"),
         by_load[16] * 1.01: (16, None, "R 16 or more: no data above"),
-        by_load[1] * 0.99: (None, 1, "no data below R 1, which is too much"),
+        by_load[1] * 0.99: (None, 1, "none that ran: R 1 is too much"),
     }
     for limit, (load, over, words) in cases.items():
         found = {a.arm: a for a in allowed(cells, parse_slo(f"tpot:{limit * 1e6:.3f}us"), target=0.95)}["none"]

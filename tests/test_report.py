@@ -151,6 +151,8 @@ def test_points_are_the_cells_own_numbers(report, run):
     for base in ("none", "best fixed window", "best fixed window or none", "oracle"):
         assert f"compact against {base}: " in text
     assert "of 4 cells" in text and "At none's throughput" in text
+    flagged = [("cells are flagged" in line) for line in report.headline]
+    assert flagged.index(True) == (0 if any(c.flags for c in run.cells()) else len(flagged) - 1)
 
 
 def test_budgets_and_windows_sum_to_the_block_and_to_one(report):

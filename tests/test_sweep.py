@@ -119,6 +119,8 @@ def test_a_refused_sweep_leaves_no_folder(flags, tmp_path):
 
 
 def test_dry_runs_tell_the_time_by_a_table_of_this_deployment(flags, tmp_path):
+    many = dsbench(*flags(batch="1:64", max_tokens="4000", requests="9999"), "--dry-run", home=tmp_path)
+    assert many.stdout.count("\n") < 15 and "64 loads, batch 1 to 64" in many.stdout, many.stdout
     blind = dsbench(*flags(), "--dry-run", home=tmp_path)
     assert blind.returncode == 0 and "no cost table here" in blind.stdout, blind.stderr
     assert dsbench(*flags(mode="compact", out="other"), home=tmp_path).returncode == 0
