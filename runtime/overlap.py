@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
@@ -160,14 +161,18 @@ class Overlapped:
             self.seats.tell("budget", course.budget)
             plain = self.block > 0 and not course.depth
             tier = self.steady.plain(n) if plain else self.steady.verify(n, rows)
-            left = [self.seats.whole_left[:n], *(() if plain else (self.seats.real_left[:n],))]
-            copies = self.steering.attempt("copying what a round left", lambda: [copied(x) for x in left], None)
-            whole, real = [*(copies or [x.clone().cpu() for x in left]), self._unread[:n]][:2]  # a clone waits
+            whole = self._on_host(self.seats.whole_left[:n])
+            real = self._unread[:n] if plain else self._on_host(self.seats.real_left[:n])
         return Flight(
             seated=tuple(self.seating.seated), lines=lines, stays=book.stay[lines], course=course, tier=tier,
             context=context, whole=whole, real=real, stamps=(begun, sat, ready, known, drafted, stamp(self.device)),
             host=time.perf_counter() - host, compiles=self._compiles.total - compiled,
         )  # fmt: skip
+
+    def _on_host(self, left: Tensor) -> Tensor:
+        """A copy of what a round left, valid with its last stamp; one that waits, where that fails."""
+        there = self.steering.attempt("copying what a round left", lambda: copied(left), None)
+        return left.clone().cpu() if there is None else there
 
     def _taken(self, n: int) -> Array:
         """Drafts [G] of the round's n seats that the text takes, by depth: an upper bound drafts, looks, and waits."""
