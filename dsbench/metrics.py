@@ -32,6 +32,7 @@ LEAST_FULL = 0.95
 DRIFT_LIMIT = 0.05
 MOST_IDLE = 0.05
 AFTER_A_FAILURE = "came after a failure, windows fixed since"
+MOST_BEYOND = 0.05  # of steps, outside what the cost table was measured at
 DRIFTS = "step time drifts by"
 MOST_ERROR = 0.25  # of a step's predicted time, the median: a table that is further off plans for another machine
 DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
@@ -85,7 +86,7 @@ def _flags(body: Mapping[str, Any], batch: int, block: int) -> list[str]:
         flags.append(f"the device waited for its host {body['idle_share']:.0%} of the time")
     if (body.get("predicted_error") or {}).get("median", 0) > MOST_ERROR:
         flags.append(f"the cost table is off by {body['predicted_error']['median']:.0%}")
-    if body.get("extrapolated_share"):
+    if (body.get("extrapolated_share") or 0) > MOST_BEYOND:
         flags.append(f"{body['extrapolated_share']:.0%} of steps lie beyond the cost table")
     if full is None:
         return flags + open_flags(body)

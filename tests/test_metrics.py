@@ -345,6 +345,8 @@ def test_steps_that_the_cost_table_did_not_foresee_are_flagged():
         assert cell_summary(steps, rounds, REQUESTS, batch=2, block=4)["flags"] == flags
     steps["predicted_seconds"] = steps["seconds"]
     steps["extrapolated"] = [True, False, False, False]
+    many = pd.concat([steps, *[steps.assign(extrapolated=False)] * 5], ignore_index=True)
+    assert cell_summary(many, rounds, REQUESTS, batch=2, block=4)["flags"] == [], "one in 24"
     flags = cell_summary(steps, rounds, REQUESTS, batch=2, block=4)["flags"]
     assert flags == ["25% of steps lie beyond the cost table"]
 
