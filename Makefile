@@ -9,7 +9,7 @@ RUN ?= runs/demo
 setup:
 	@scripts/setup.sh
 
-# Profile, sweep four arms over four batch sizes on mixed traffic, draw. On two CPU cores, under 8 minutes.
+# Profile, sweep four arms over four batch sizes on mixed traffic, draw. On two quiet CPU cores, 8 to 9 minutes.
 demo: setup
 	@$(BIN)/dsbench models pull smollm2-135m >/dev/null
 	@rm -rf $(RUN)
