@@ -95,6 +95,9 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
             f"the trace was drafted in blocks of {trace.block}, the cost table is of blocks of {block}",
             hint="record a trace with that drafter",
         )
+    for arm in arms:
+        if arm.fixed is not None and arm.fixed > trace.block:
+            raise UsageError(f"mode {arm.name}: the drafter's block holds {trace.block} drafts")
     workloads = tuple(trace_workload(trace, name) for name in dict.fromkeys(split_workloads(config.workload)))
     digest = costs.table.contract.get("target", "unknown")
     return Simulation(

@@ -330,6 +330,7 @@ def test_what_cannot_be_simulated_is_refused_in_words(files):
         ({"temperature": float("nan")}, "temperature must be finite"),
         ({"top_p": float("nan")}, "top-p must be"),
         ({"mode": "static:3:1"}, "runs backwards"),
+        ({"mode": "static:8"}, "block holds 7 drafts"),
         ({"accept": "residual"}, "coupled rule"),
         ({"batch": "0"}, "must be >= 1"),
         ({"trace": "absent.parquet"}, "does not exist"),
