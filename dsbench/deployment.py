@@ -64,8 +64,7 @@ class Deployment:
             raise UsageError(f"mode {arm.name} needs a chain drafter", hint="give --mtp-drafter FOLDER")
         else:
             drafter = self.chain
-        if arm.fixed is not None and arm.fixed > drafter.block:
-            raise UsageError(f"mode {arm.name}: the drafter's block holds {drafter.block} drafts")
+        arm.check_block(drafter.block)
         if arm.policy == "free" and not (drafter.token_free or self.target.random):
             raise EnvironmentRefused(
                 f"mode {arm.name} needs token-free confidences, and this drafter has no head for them",

@@ -74,8 +74,6 @@ class RunConfig:
             raise UsageError(f"unknown text {self.text!r}", hint="pinned or free")
         if self.start not in ("spread", "together"):
             raise UsageError(f"unknown start {self.start!r}", hint="spread or together")
-        if self.draft not in ("planned", "full"):
-            raise UsageError(f"unknown draft depth {self.draft!r}", hint="planned or full")
         for name in ("max_tokens", "requests", "repeats"):
             value, most = getattr(self, name), math.inf if name == "max_tokens" else MOST  # the context bounds a text
             if not 1 <= value <= most:

@@ -22,6 +22,7 @@ from dsbench.ranges import parse_modes, parse_range, split_workloads
 from dsbench.replay import matching_trace, refuse_chains, trace_workload
 from dsbench.runtime.arm import STEADY, Arm, parse_arm
 from dsbench.runtime.budget import DEPTHS
+from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.objective import Array
 from dsbench.runtime.records import RoundRecord, StepRecord
 from dsbench.runtime.request import SamplingParams
@@ -83,6 +84,7 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
     if config.accept != "coupled" or config.text != "pinned":
         raise UsageError("a trace holds matches of the coupled rule on its own text", hint="leave the rule out")
     SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
+    EngineConfig(draft=config.draft)
     arms = tuple(map(parse_arm, parse_modes(config.mode)))
     if not arms:
         raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
@@ -96,8 +98,7 @@ def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
             hint="record a trace with that drafter",
         )
     for arm in arms:
-        if arm.fixed is not None and arm.fixed > trace.block:
-            raise UsageError(f"mode {arm.name}: the drafter's block holds {trace.block} drafts")
+        arm.check_block(trace.block)
     workloads = tuple(trace_workload(trace, name) for name in dict.fromkeys(split_workloads(config.workload)))
     digest = costs.table.contract.get("target", "unknown")
     return Simulation(

@@ -24,18 +24,8 @@ from dsbench.waterfall import PARTS
 from dsbench.writing import note
 
 TAKEN = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "max_tokens",
-    "requests",
-    "draft",
-    "lag",
-    "seed",
-    "acceptance",
-    "trace",
-    "start",
-)
+    "temperature", "top_k", "top_p", "max_tokens", "requests", "draft", "lag", "seed", "acceptance", "trace", "start",
+)  # fmt: skip
 NOTE = (
     "Error: simulated / measured throughput - 1. Parts: change of the time a token from measured to simulated, in "
     "percent of the measured, which add up; + means that the simulation takes longer there. Prefill and rounds of arms "

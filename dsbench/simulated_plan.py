@@ -171,14 +171,9 @@ class Chooser:
         rows = n + int(sent.sum())
         age = self.pace.age if policy == "argmax" else 0
         return Choice(
-            depth=depth,
-            window=window,
-            sent=sent,
-            rows=rows,
-            survival=survival,
-            priors=int((seen_in < 0).sum()),
+            depth=depth, window=window, sent=sent, rows=rows, survival=survival, priors=int((seen_in < 0).sum()),
             age=age,
-        )
+        )  # fmt: skip
 
     def _age(self, seats: Sequence[Seat], number: int) -> int:
         """Rounds since the oldest confidences behind the budget."""
@@ -195,9 +190,8 @@ class Chooser:
             return free if self.arm.policy == "free" else own, np.full(len(seats), number)
         found = [s.survival(number - self.pace.age) for s in seats]
         seen = [s.seen(number - self.pace.age) for s in seats]
-        return np.stack([self.prior if f is None else f for f in found]), np.array(
-            [-1 if n is None else n for n in seen]
-        )
+        past = np.stack([self.prior if f is None else f for f in found])
+        return past, np.array([-1 if n is None else n for n in seen])
 
 
 def best_windows(survival: Array, limits: Array, budget: int) -> Array:

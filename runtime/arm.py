@@ -36,6 +36,11 @@ class Arm:
             return 0
         return block if self.fixed is None else min(self.fixed, block)
 
+    def check_block(self, block: int) -> None:
+        """Raises UsageError for a window beyond a drafter's block."""
+        if self.fixed is not None and self.fixed > block:
+            raise UsageError(f"mode {self.name}: the drafter's block holds {block} drafts")
+
     @property
     def sees_whole_block(self) -> bool:
         """Whether it verifies more than it may commit, and so must draft it all."""
