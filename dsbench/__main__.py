@@ -1,5 +1,5 @@
 """`python -m dsbench` is the `dsbench` command."""
 
-from dsbench.cli import main
+from dsbench.cli.main import main
 
 main()

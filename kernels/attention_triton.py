@@ -33,9 +33,17 @@ MASKED = tl.constexpr(-3.0e38)
 
 @triton.jit
 def _tile_of(
-    tile, p_cu_rows, p_context, requests, tiles,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
+    tile,
+    p_cu_rows,
+    p_context,
+    requests,
+    tiles,
+    BEHIND: tl.constexpr,
+    AHEAD: tl.constexpr,
+    REQUESTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Request; its first packed row, rows, context, first chunk and chunks; the tile's first row and keys low:high.
 
     A tile without rows has no keys. Either (REQUESTS = 0) every request owns `tiles` tiles, or
@@ -105,11 +113,36 @@ def _with_keys(b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, W
 
 @triton.jit(do_not_specialize=["requests", "tiles", "rows", "table"])
 def _attend_kernel(
-    p_q, p_keys, p_values, p_pages, p_cu_rows, p_context, p_out, p_tops, p_sums, requests, tiles, rows, table, scale,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, PAGE: tl.constexpr,
-    LANES: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    p_q,
+    p_keys,
+    p_values,
+    p_pages,
+    p_cu_rows,
+    p_context,
+    p_out,
+    p_tops,
+    p_sums,
+    requests,
+    tiles,
+    rows,
+    table,
+    scale,
+    BEHIND: tl.constexpr,
+    AHEAD: tl.constexpr,
+    REQUESTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    PAGE: tl.constexpr,
+    LANES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PDL: tl.constexpr,
+):
     enter(PDL)
     wait(PDL)
     head, part = tl.program_id(1), tl.program_id(2)
@@ -142,9 +175,7 @@ def _attend_kernel(
             there = ((o_k >= low) & (o_k < high))[:, None] & wide[None, :]
             b_k = tl.load(p_keys + o_kv, mask=there, other=0.0)
             b_v = tl.load(p_values + o_kv, mask=there, other=0.0)
-            b_top, b_mass, b_sum = _with_keys(
-                b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW
-            )  # fmt: skip
+            b_top, b_mass, b_sum = _with_keys(b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW)
             if not SPLIT:  # noqa: SIM102  compiled or not, so a condition of its own
                 if (o + KEYS) % CHUNK == 0:
                     b_tops, b_masses, b_sums = _merged(b_tops, b_masses, b_sums, b_top, tl.max(b_mass, 1), b_sum)
@@ -161,11 +192,25 @@ def _attend_kernel(
 
 @triton.jit(do_not_specialize=["requests", "tiles", "rows"])
 def _merge_kernel(
-    p_out, p_tops, p_sums, p_cu_rows, p_context, requests, tiles, rows,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, REQUESTS: tl.constexpr, CHUNK: tl.constexpr,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, LANES: tl.constexpr,
+    p_out,
+    p_tops,
+    p_sums,
+    p_cu_rows,
+    p_context,
+    requests,
+    tiles,
+    rows,
+    BEHIND: tl.constexpr,
+    AHEAD: tl.constexpr,
+    REQUESTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    LANES: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):
     """One row's query heads of a key-value head; only the chunks that the row sees."""
     enter(PDL)
     wait(PDL)
@@ -191,9 +236,18 @@ def _merge_kernel(
 
 
 def paged_attention(
-    q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, cu_rows: Tensor, context: Tensor, *, causal: bool,
-    window: int | None = None, most_rows: int | None = None, chunk: int = CHUNK,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    pages: Tensor,
+    cu_rows: Tensor,
+    context: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
+    most_rows: int | None = None,
+    chunk: int = CHUNK,
+) -> Tensor:
     """As attention.paged_attention_reference; q in the dtype of the keys. Asks the device nothing.
 
     Grid and scratch follow from shapes and from `most_rows` alone, so that a captured pass serves any lengths: tiles
@@ -225,18 +279,54 @@ def paged_attention(
         torch.empty(parts if merged else 0, m, heads, n, dtype=torch.float32, device=q.device) for n in (2, width)
     )
     shared: dict[str, Any] = {
-        "BEHIND": behind, "AHEAD": 1 if causal else behind, "CHUNK": chunk, "KV_HEADS": kv_heads, "GROUP": group,
-        "WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "enable_fp_fusion": False,
-        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)), **chained(q.device, m <= EARLY_ROWS),
-    }  # fmt: skip
+        "BEHIND": behind,
+        "AHEAD": 1 if causal else behind,
+        "CHUNK": chunk,
+        "KV_HEADS": kv_heads,
+        "GROUP": group,
+        "WIDTH": width,
+        "PADDED": max(16, triton.next_power_of_2(width)),
+        "enable_fp_fusion": False,
+        "REQUESTS": 0 if most_rows else max(64, triton.next_power_of_2(requests)),
+        **chained(q.device, m <= EARLY_ROWS),
+    }
     _attend_kernel[(*grid, parts if split else 1)](
-        q, keys, values, pages, cu_rows, context, out, tops, sums, requests, tiles, m, pages.stride(0),
-        width**-0.5 * LOG2_E, ROWS=rows, PAGE=page, LANES=lanes, KEYS=min(chunk, KEYS if half else KEYS // 2),
-        WINDOW=window is not None, SPLIT=split, num_warps=warps, num_stages=stages, **shared,
-    )  # fmt: skip
+        q,
+        keys,
+        values,
+        pages,
+        cu_rows,
+        context,
+        out,
+        tops,
+        sums,
+        requests,
+        tiles,
+        m,
+        pages.stride(0),
+        width**-0.5 * LOG2_E,
+        ROWS=rows,
+        PAGE=page,
+        LANES=lanes,
+        KEYS=min(chunk, KEYS if half else KEYS // 2),
+        WINDOW=window is not None,
+        SPLIT=split,
+        num_warps=warps,
+        num_stages=stages,
+        **shared,
+    )
     if merged:
         _merge_kernel[(requests * most_rows if most_rows else m + requests, kv_heads)](
-            out, tops, sums, cu_rows, context, requests, most_rows or 0, m, LANES=triton.next_power_of_2(group),
-            num_warps=1, **shared,
-        )  # fmt: skip
+            out,
+            tops,
+            sums,
+            cu_rows,
+            context,
+            requests,
+            most_rows or 0,
+            m,
+            LANES=triton.next_power_of_2(group),
+            num_warps=1,
+            **shared,
+        )
     return out

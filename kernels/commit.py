@@ -10,9 +10,18 @@ from torch import Tensor
 
 
 def commit(
-    accepted: Tensor, tokens: Tensor, eos: Tensor, heeds: Tensor, live: Tensor, anchor: Tensor, start: Tensor,
-    emitted: Tensor, room: Tensor, round_: Tensor, ended: Tensor,
-) -> Tensor:  # fmt: skip
+    accepted: Tensor,
+    tokens: Tensor,
+    eos: Tensor,
+    heeds: Tensor,
+    live: Tensor,
+    anchor: Tensor,
+    start: Tensor,
+    emitted: Tensor,
+    room: Tensor,
+    round_: Tensor,
+    ended: Tensor,
+) -> Tensor:
     """Delivered tokens [S]; the last six, [S] int64 each, are moved on in place.
 
     accepted [S] drafts and one token after them stand in tokens [S, W]; the first of the ids eos [E] ends a request
@@ -29,9 +38,18 @@ def commit(
 
 
 def commit_reference(
-    accepted: Tensor, tokens: Tensor, eos: Tensor, heeds: Tensor, live: Tensor, anchor: Tensor, start: Tensor,
-    emitted: Tensor, room: Tensor, round_: Tensor, ended: Tensor,
-) -> Tensor:  # fmt: skip
+    accepted: Tensor,
+    tokens: Tensor,
+    eos: Tensor,
+    heeds: Tensor,
+    live: Tensor,
+    anchor: Tensor,
+    start: Tensor,
+    emitted: Tensor,
+    room: Tensor,
+    round_: Tensor,
+    ended: Tensor,
+) -> Tensor:
     """As `commit`, in plain torch."""
     seats, width = tokens.shape
     column = torch.arange(width, device=tokens.device)

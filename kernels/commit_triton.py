@@ -10,9 +10,22 @@ from torch import Tensor
 
 @triton.jit
 def _commit_kernel(
-    p_accepted, p_tokens, p_eos, p_heeds, p_live, p_anchor, p_start, p_emitted, p_room, p_round, p_ended, p_delivered,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STOPS: tl.constexpr,
-):  # fmt: skip
+    p_accepted,
+    p_tokens,
+    p_eos,
+    p_heeds,
+    p_live,
+    p_anchor,
+    p_start,
+    p_emitted,
+    p_room,
+    p_round,
+    p_ended,
+    p_delivered,
+    COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STOPS: tl.constexpr,
+):
     r = tl.program_id(0).to(tl.int64)
     runs = (r < tl.load(p_live)) & (tl.load(p_ended + r) == 0)
     if runs:
@@ -40,9 +53,18 @@ def _commit_kernel(
 
 
 def commit(
-    accepted: Tensor, tokens: Tensor, eos: Tensor, heeds: Tensor, live: Tensor, anchor: Tensor, start: Tensor,
-    emitted: Tensor, room: Tensor, round_: Tensor, ended: Tensor,
-) -> Tensor:  # fmt: skip
+    accepted: Tensor,
+    tokens: Tensor,
+    eos: Tensor,
+    heeds: Tensor,
+    live: Tensor,
+    anchor: Tensor,
+    start: Tensor,
+    emitted: Tensor,
+    room: Tensor,
+    round_: Tensor,
+    ended: Tensor,
+) -> Tensor:
     """As commit.commit."""
     state = (anchor, start, emitted, room, round_, ended)
     assert all(x.is_contiguous() for x in (heeds, live, *state)), "state is written where it lies"
@@ -50,7 +72,16 @@ def commit(
     delivered = torch.empty_like(accepted)
     if seats:
         _commit_kernel[(seats,)](
-            accepted.contiguous(), tokens.contiguous(), eos, heeds, live, *state, delivered, COLUMNS=columns,
-            WIDTH=triton.next_power_of_2(columns), STOPS=eos.shape[0], num_warps=1,
-        )  # fmt: skip
+            accepted.contiguous(),
+            tokens.contiguous(),
+            eos,
+            heeds,
+            live,
+            *state,
+            delivered,
+            COLUMNS=columns,
+            WIDTH=triton.next_power_of_2(columns),
+            STOPS=eos.shape[0],
+            num_warps=1,
+        )
     return delivered

@@ -37,9 +37,8 @@ def ids_at(ids: Tensor | None, columns: Tensor) -> Tensor:
 
 
 def gumbel_argmax_reference(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
-    kept: Kept | None = None,
-) -> Tensor:  # fmt: skip
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None, kept: Kept | None = None
+) -> Tensor:
     """Index into each row [n, V'] of the winner. temperature fp32 [n]; seeds, positions int64 [n]; ids int64 [V']."""
     scores = kept_logits(logits, kept)
     hot = temperature > 0
@@ -50,12 +49,11 @@ def gumbel_argmax_reference(
 
 
 def gumbel_argmax(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None,
-    kept: Kept | None = None,
-) -> Tensor:  # fmt: skip
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, ids: Tensor | None, kept: Kept | None = None
+) -> Tensor:
     """As the reference; int64 [n]. On the CPU through the compiled kernel, on CUDA through Triton's."""
     if logits.device.type == "cuda":
-        from dsbench.kernels import draft_stats_triton
+        from dsbench.kernels.draft import stats_triton as draft_stats_triton
 
         return draft_stats_triton.gumbel_argmax(logits, temperature, seeds, positions, ids, kept)
     out = np.empty(logits.shape[0], np.int64)
@@ -174,9 +172,7 @@ def _argmax_rows(logits: Any, temperature: Any, seeds: Any, positions: Any, ids:
 
 
 @numba.njit
-def _perturbed_top(
-    x: Any, tops: Any, top: int, temp: Any, seed: Any, position: Any, ids: Any, winning: Any
-) -> int:  # fmt: skip
+def _perturbed_top(x: Any, tops: Any, top: int, temp: Any, seed: Any, position: Any, ids: Any, winning: Any) -> int:
     """Index of the best x / temp + noise. `floor`: a token below it cannot win whatever its noise."""
     word = np.int64(philox_word(seed, position, ids[top]) >> np.uint64(8))
     best, best_at = x[top] / temp + gumbel_of_word(word), top

@@ -12,9 +12,21 @@ from dsbench.kernels.judge import UNSEEN, Judged
 
 @triton.jit
 def _judge_kernel(
-    p_own, p_cu_rows, p_drafts, p_window, p_verified, p_recorded, p_accepted, p_tokens, p_ceiling, p_flips,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, RECORDED: tl.constexpr, UNSEEN: tl.constexpr,
-):  # fmt: skip
+    p_own,
+    p_cu_rows,
+    p_drafts,
+    p_window,
+    p_verified,
+    p_recorded,
+    p_accepted,
+    p_tokens,
+    p_ceiling,
+    p_flips,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+    RECORDED: tl.constexpr,
+    UNSEEN: tl.constexpr,
+):
     r = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(p_cu_rows + r), tl.load(p_cu_rows + r + 1)
     window, verified = tl.load(p_window + r), tl.load(p_verified + r)
@@ -47,8 +59,20 @@ def judge_rows(
     tokens = torch.empty(requests, block + 1, dtype=torch.int64, device=own.device)
     if requests:
         _judge_kernel[(requests,)](
-            own.contiguous(), cu_rows.contiguous(), drafts.contiguous(), window.contiguous(), verified.contiguous(),
-            None if recorded is None else recorded.contiguous(), accepted, tokens, ceiling, flips, BLOCK=block,
-            WIDTH=triton.next_power_of_2(block + 1), RECORDED=recorded is not None, UNSEEN=UNSEEN, num_warps=1,
-        )  # fmt: skip
+            own.contiguous(),
+            cu_rows.contiguous(),
+            drafts.contiguous(),
+            window.contiguous(),
+            verified.contiguous(),
+            None if recorded is None else recorded.contiguous(),
+            accepted,
+            tokens,
+            ceiling,
+            flips,
+            BLOCK=block,
+            WIDTH=triton.next_power_of_2(block + 1),
+            RECORDED=recorded is not None,
+            UNSEEN=UNSEEN,
+            num_warps=1,
+        )
     return accepted, tokens, ceiling, flips

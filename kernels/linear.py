@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.fused_tiles import is_small
+from dsbench.kernels.fused.tiles import is_small
 
 PACKED_FOR_ROWS = 128  # the layout is chosen for a row count, and serves all
 TRIED = (1, 2, 3, 5, 7, 12, 40)
@@ -38,7 +38,7 @@ class Projection:
 
             return linear_triton.linear(x, self.weight, self.bias)
         if self._is_small(x):
-            from dsbench.kernels.fused_triton import small_product
+            from dsbench.kernels.fused.products_triton import small_product
 
             return small_product(x.contiguous(), self.weight)
         if self._packed is None:

@@ -24,9 +24,8 @@ FILLS = 128  # programs that fill a device: from there on they may be large
 
 @triton.jit(do_not_specialize=["m"])
 def _linear_kernel(
-    p_x, p_w, p_bias, p_out, m, n, k,
-    TOKENS: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    p_x, p_w, p_bias, p_out, m, n, k, TOKENS: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr
+):
     """ROWS outputs of TOKENS rows of x, or with PAIRS of twice as many."""
     o_m = tl.program_id(0) * (TOKENS * (2 if PAIRS else 1)) + tl.arange(0, TOKENS)
     o_n, o_k = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, DEPTH)
@@ -66,7 +65,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     large = half and triton.cdiv(m, 2 * TOKENS) * triton.cdiv(n, 128) >= FILLS
     rows, tokens = (128, 2 * TOKENS) if large else (64, TOKENS)
     _linear_kernel[(triton.cdiv(m, tokens), triton.cdiv(n, rows))](
-        x, weight, bias, out, m, n, k, TOKENS=TOKENS, PAIRS=large, ROWS=rows, DEPTH=64 if half else 16,
-        num_warps=8 if large else 4, num_stages=(5 if large else 8) if half else 3,
-    )  # fmt: skip
+        x,
+        weight,
+        bias,
+        out,
+        m,
+        n,
+        k,
+        TOKENS=TOKENS,
+        PAIRS=large,
+        ROWS=rows,
+        DEPTH=64 if half else 16,
+        num_warps=8 if large else 4,
+        num_stages=(5 if large else 8) if half else 3,
+    )
     return out

@@ -40,7 +40,15 @@ def add_norm(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> tuple
     summed, out = x if delta is None else torch.empty_like(x), torch.empty_like(x)
     if m > 0:
         _add_norm_kernel[(m,)](
-            x, delta, gain, summed, out, eps, D=d, BLOCK=triton.next_power_of_2(d),
-            num_warps=4 if d <= 2048 else 8, **chained(x.device, m <= EARLY_ROWS),
-        )  # fmt: skip
+            x,
+            delta,
+            gain,
+            summed,
+            out,
+            eps,
+            D=d,
+            BLOCK=triton.next_power_of_2(d),
+            num_warps=4 if d <= 2048 else 8,
+            **chained(x.device, m <= EARLY_ROWS),
+        )
     return summed, out

@@ -21,9 +21,18 @@ EACH, WARPS = 8, 8  # rows a thread, of all programs alike; warps at most
 
 @triton.jit
 def load_rows(
-    p_anchor, p_drafts, p_context, p_pages, table, b_mine, b_last, BLOCK: tl.constexpr, PAGE: tl.constexpr,
-    REQUESTS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+    p_anchor,
+    p_drafts,
+    p_context,
+    p_pages,
+    table,
+    b_mine,
+    b_last,
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+    REQUESTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """Id, position and slot of the rows that a request of mine may have: its anchor and b_last drafts."""
     o_r, o_w = tl.arange(0, REQUESTS).to(tl.int64), tl.arange(0, WIDTH)[None, :]
     there = b_mine[:, None] & (o_w <= b_last[:, None])
@@ -36,9 +45,23 @@ def load_rows(
 
 @triton.jit
 def store_rows(
-    b_id, b_position, b_slot, p_anchor, p_ids, p_positions, p_request, p_slots, p_cu_rows, requests, rows, b_mine,
-    b_count, REQUESTS: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
+    b_id,
+    b_position,
+    b_slot,
+    p_anchor,
+    p_ids,
+    p_positions,
+    p_request,
+    p_slots,
+    p_cu_rows,
+    requests,
+    rows,
+    b_mine,
+    b_count,
+    REQUESTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
+):
     """The first b_count rows of each request of mine, and of the rows left over PART * WIDTH."""
     part, o_r, o_w = tl.program_id(0), tl.arange(0, REQUESTS), tl.arange(0, WIDTH)[None, :]
     b_end, total = tl.cumsum(b_count, 0), tl.sum(b_count, 0)
@@ -62,10 +85,26 @@ def store_rows(
 
 @triton.jit(do_not_specialize=["requests", "rows", "table"])
 def _pack_kernel(
-    p_verified, p_live, p_anchor, p_drafts, p_context, p_pages, p_ids, p_positions, p_request, p_slots, p_cu_rows,
-    requests, rows, table, BLOCK: tl.constexpr, PAGE: tl.constexpr, REQUESTS: tl.constexpr, WIDTH: tl.constexpr,
+    p_verified,
+    p_live,
+    p_anchor,
+    p_drafts,
+    p_context,
+    p_pages,
+    p_ids,
+    p_positions,
+    p_request,
+    p_slots,
+    p_cu_rows,
+    requests,
+    rows,
+    table,
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+    REQUESTS: tl.constexpr,
+    WIDTH: tl.constexpr,
     PART: tl.constexpr,
-):  # fmt: skip
+):
     o_r = tl.arange(0, REQUESTS)
     alive = o_r < tl.load(p_live)
     b_last = tl.load(p_verified + o_r, mask=alive, other=-1).to(tl.int32)
@@ -74,9 +113,23 @@ def _pack_kernel(
         p_anchor, p_drafts, p_context, p_pages, table, b_mine, b_last, BLOCK, PAGE, REQUESTS, WIDTH
     )
     store_rows(
-        b_id, b_position, b_slot, p_anchor, p_ids, p_positions, p_request, p_slots, p_cu_rows, requests, rows, b_mine,
-        b_last + 1, REQUESTS, WIDTH, PART,
-    )  # fmt: skip
+        b_id,
+        b_position,
+        b_slot,
+        p_anchor,
+        p_ids,
+        p_positions,
+        p_request,
+        p_slots,
+        p_cu_rows,
+        requests,
+        rows,
+        b_mine,
+        b_last + 1,
+        REQUESTS,
+        WIDTH,
+        PART,
+    )
 
 
 def launch(kernel: Any, first: tuple[Tensor, ...], standing: tuple[Tensor, ...], rows: int, page: int) -> Packed:
@@ -89,10 +142,27 @@ def launch(kernel: Any, first: tuple[Tensor, ...], standing: tuple[Tensor, ...],
     covered, width = max(16, triton.next_power_of_2(requests - 1)), triton.next_power_of_2(block + 1)
     grid = max(triton.cdiv(requests - 1, PART), triton.cdiv(rows, PART * width))
     kernel[(grid,)](
-        *first, anchor.contiguous(), drafts.contiguous(), context.contiguous(), pages, ids, positions, request, slots,
-        cu_rows, requests, rows, pages.stride(0), BLOCK=block, PAGE=page, REQUESTS=covered, WIDTH=width, PART=PART,
-        num_warps=min(WARPS, max(1, covered * width // (32 * EACH))), enable_fp_fusion=False,
-    )  # fmt: skip
+        *first,
+        anchor.contiguous(),
+        drafts.contiguous(),
+        context.contiguous(),
+        pages,
+        ids,
+        positions,
+        request,
+        slots,
+        cu_rows,
+        requests,
+        rows,
+        pages.stride(0),
+        BLOCK=block,
+        PAGE=page,
+        REQUESTS=covered,
+        WIDTH=width,
+        PART=PART,
+        num_warps=min(WARPS, max(1, covered * width // (32 * EACH))),
+        enable_fp_fusion=False,
+    )
     return ids, positions, request, slots, cu_rows
 
 

@@ -24,9 +24,19 @@ EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.666
 
 
 def plan(
-    confidence: Tensor, scale: Tensor, offset: Tensor, limits: Tensor, budget: Tensor, anchor: Tensor, drafts: Tensor,
-    context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int,
-) -> Planned:  # fmt: skip
+    confidence: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    limits: Tensor,
+    budget: Tensor,
+    anchor: Tensor,
+    drafts: Tensor,
+    context: Tensor,
+    pages: Tensor,
+    live: Tensor,
+    rows: int,
+    page: int,
+) -> Planned:
     """Survival [R, G] fp32, window [R] int64, and what `pack` makes of the windows.
 
     confidence [R, G] fp32 logits; scale, offset [R, G] fp32 of each request's calibration; limits [R] int64 drafts
@@ -42,9 +52,19 @@ def plan(
 
 
 def plan_reference(
-    confidence: Tensor, scale: Tensor, offset: Tensor, limits: Tensor, budget: Tensor, anchor: Tensor, drafts: Tensor,
-    context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int,
-) -> Planned:  # fmt: skip
+    confidence: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    limits: Tensor,
+    budget: Tensor,
+    anchor: Tensor,
+    drafts: Tensor,
+    context: Tensor,
+    pages: Tensor,
+    live: Tensor,
+    rows: int,
+    page: int,
+) -> Planned:
     """As `plan`, in plain torch."""
     alive = torch.arange(anchor.shape[0], device=anchor.device) < live
     survival = torch.where(alive[:, None], survival_of(confidence, scale, offset), 0.0)

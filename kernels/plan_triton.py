@@ -79,10 +79,32 @@ def _threshold(b_key, most):
 
 @triton.jit(do_not_specialize=["requests", "rows", "table"])
 def _plan_kernel(
-    p_confidence, p_scale, p_offset, p_limits, p_budget, p_live, p_survival, p_window, p_anchor, p_drafts, p_context,
-    p_pages, p_ids, p_positions, p_request, p_slots, p_cu_rows, requests, rows, table, BLOCK: tl.constexpr,
-    PAGE: tl.constexpr, REQUESTS: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
+    p_confidence,
+    p_scale,
+    p_offset,
+    p_limits,
+    p_budget,
+    p_live,
+    p_survival,
+    p_window,
+    p_anchor,
+    p_drafts,
+    p_context,
+    p_pages,
+    p_ids,
+    p_positions,
+    p_request,
+    p_slots,
+    p_cu_rows,
+    requests,
+    rows,
+    table,
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+    REQUESTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
+):
     o_r, o_w = tl.arange(0, REQUESTS), tl.arange(0, WIDTH)[None, :]
     live, part = tl.load(p_live), tl.program_id(0)
     alive, own = o_r < live, (o_r // PART == part) & (o_r < requests - 1)
@@ -105,15 +127,39 @@ def _plan_kernel(
         tl.store(p_survival + (requests - 1) * BLOCK + tl.arange(0, WIDTH), 0.0, mask=tl.arange(0, WIDTH) < BLOCK)
         tl.store(p_window + requests - 1, 0)
     store_rows(
-        b_id, b_position, b_slot, p_anchor, p_ids, p_positions, p_request, p_slots, p_cu_rows, requests, rows,
-        alive & own, tl.where(alive, b_window + 1, 0), REQUESTS, WIDTH, PART,
-    )  # fmt: skip
+        b_id,
+        b_position,
+        b_slot,
+        p_anchor,
+        p_ids,
+        p_positions,
+        p_request,
+        p_slots,
+        p_cu_rows,
+        requests,
+        rows,
+        alive & own,
+        tl.where(alive, b_window + 1, 0),
+        REQUESTS,
+        WIDTH,
+        PART,
+    )
 
 
 def plan(
-    confidence: Tensor, scale: Tensor, offset: Tensor, limits: Tensor, budget: Tensor, anchor: Tensor, drafts: Tensor,
-    context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int,
-) -> Planned:  # fmt: skip
+    confidence: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    limits: Tensor,
+    budget: Tensor,
+    anchor: Tensor,
+    drafts: Tensor,
+    context: Tensor,
+    pages: Tensor,
+    live: Tensor,
+    rows: int,
+    page: int,
+) -> Planned:
     """As plan.plan."""
     assert drafts.numel() <= PLACES.value // 4, "more drafts than places"
     survival = torch.empty(drafts.shape, dtype=torch.float32, device=anchor.device)

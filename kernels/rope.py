@@ -34,9 +34,18 @@ def write_rows(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor
 
 
 def rotate_and_store_reference(
-    qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor, keys: Tensor, values: Tensor, *,
-    q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 0.0,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
     """Rotated queries [M, H, E] of the fused projection's output [M, (H + 2K) E]; keys and values go to their slots.
 
     H may be 0: rows that are only seen. q_norm, k_norm [E]: gains of a norm per head, before the turn. A row of slot -1
@@ -54,9 +63,18 @@ def rotate_and_store_reference(
 
 
 def rotate_and_store(
-    qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor, keys: Tensor, values: Tensor, *,
-    q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 0.0,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
     """As the reference; on CUDA a Triton kernel, which writes nothing at all for a slot below 0."""
     run = rotate_and_store_reference
     if qkv.device.type == "cuda":

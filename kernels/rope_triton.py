@@ -27,10 +27,25 @@ def _norm_halves(b_a, b_b, p_gain, o_e, eps, HALF: tl.constexpr, DTYPE: tl.const
 
 @triton.jit
 def _rotate_kernel(
-    p_qkv, p_cos, p_sin, p_position, p_slot, p_q_norm, p_k_norm, p_q, p_keys, p_values, eps,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
-    TILE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    p_qkv,
+    p_cos,
+    p_sin,
+    p_position,
+    p_slot,
+    p_q_norm,
+    p_k_norm,
+    p_q,
+    p_keys,
+    p_values,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    PAGE: tl.constexpr,
+    HALF: tl.constexpr,
+    PADDED: tl.constexpr,
+    TILE: tl.constexpr,
+    PDL: tl.constexpr,
+):
     enter(PDL)
     wait(PDL)
     row, o_h, o_e = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE + tl.arange(0, TILE), tl.arange(0, PADDED)
@@ -66,9 +81,18 @@ def _rotate_kernel(
 
 
 def rotate_and_store(
-    qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor, keys: Tensor, values: Tensor, *,
-    q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 0.0,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
     """As rope.rotate_and_store_reference; a slot below 0 writes nothing. Asks the device nothing."""
     m, (_, kv_heads, page, width) = qkv.shape[0], keys.shape
     total = qkv.shape[1] // width
@@ -79,9 +103,25 @@ def rotate_and_store(
     q = torch.empty(m, heads, width, device=qkv.device, dtype=qkv.dtype)
     if m > 0:
         _rotate_kernel[(m, triton.cdiv(total, tile))](
-            qkv, cos, sin, positions, slots, q_norm, k_norm, q, keys, values, eps,
-            HEADS=heads, KV_HEADS=kv_heads, PAGE=page, HALF=width // 2, PADDED=padded, TILE=tile,
-            num_warps=max(1, min(4, tile * padded // 256)), enable_fp_fusion=False,
+            qkv,
+            cos,
+            sin,
+            positions,
+            slots,
+            q_norm,
+            k_norm,
+            q,
+            keys,
+            values,
+            eps,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            PAGE=page,
+            HALF=width // 2,
+            PADDED=padded,
+            TILE=tile,
+            num_warps=max(1, min(4, tile * padded // 256)),
+            enable_fp_fusion=False,
             **chained(qkv.device, m <= EARLY_ROWS),
-        )  # fmt: skip
+        )
     return q

@@ -59,9 +59,8 @@ def _columns(p_list, listed, first, count, LANES: tl.constexpr):
 
 @triton.jit
 def _above(
-    p_row, p_list, listed, count, key, summit, inverse,
-    LANES: tl.constexpr, SPARE: tl.constexpr, MASS: tl.constexpr,
-):  # fmt: skip
+    p_row, p_list, listed, count, key, summit, inverse, LANES: tl.constexpr, SPARE: tl.constexpr, MASS: tl.constexpr
+):
     """How many of `count` logits have a key above `key`; with MASS the fp64 sum of exp((x - summit) / T) of them."""
     b_count, b_mass = tl.zeros((LANES,), tl.int32), tl.zeros((LANES,), tl.float32)
     for first in tl.range(0, count, LANES):
@@ -107,9 +106,17 @@ def _floor(p_row, limit, V: tl.constexpr, LANES: tl.constexpr, SPARE: tl.constex
 
 @triton.jit
 def _list(
-    p_row, p_list, floor, summit, inverse,
-    V: tl.constexpr, LANES: tl.constexpr, CAPACITY: tl.constexpr, SPARE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    p_row,
+    p_list,
+    floor,
+    summit,
+    inverse,
+    V: tl.constexpr,
+    LANES: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    SPARE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Columns whose keys reach the floor, in order, as far as there is room; how many, and the mass of all logits."""
     count, b_mass = 0, tl.zeros((LANES,), tl.float32)
     for first in tl.range(0, V, LANES, num_stages=STAGES):
@@ -128,9 +135,19 @@ def _list(
 
 @triton.jit
 def _nucleus(
-    p_row, p_list, listed, count, low, top, goal, summit, inverse,
-    V: tl.constexpr, LANES: tl.constexpr, SPARE: tl.constexpr,
-):  # fmt: skip
+    p_row,
+    p_list,
+    listed,
+    count,
+    low,
+    top,
+    goal,
+    summit,
+    inverse,
+    V: tl.constexpr,
+    LANES: tl.constexpr,
+    SPARE: tl.constexpr,
+):
     """The smallest key from `low` on above which there is less mass than `goal`, and the last column of it that stays.
 
     Of `top` one stays in any case.
@@ -153,9 +170,20 @@ def _nucleus(
 
 @triton.jit
 def _truncate_kernel(
-    p_logits, p_temperature, p_k, p_p, p_list, p_cut, p_last, stride,
-    V: tl.constexpr, LANES: tl.constexpr, CAPACITY: tl.constexpr, SPARE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    p_logits,
+    p_temperature,
+    p_k,
+    p_p,
+    p_list,
+    p_cut,
+    p_last,
+    stride,
+    V: tl.constexpr,
+    LANES: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    SPARE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     temperature, k, p = tl.load(p_temperature + row), tl.load(p_k + row), tl.load(p_p + row)
     limited, nucleus = (temperature > 0) & (k > 0) & (k < V), (temperature > 0) & (p < 1)
@@ -196,8 +224,19 @@ def truncate(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) 
     held = torch.empty(n, CAPACITY, dtype=torch.int32, device=x.device)
     if n:
         _truncate_kernel[(n,)](
-            x, temperature.float().contiguous(), top_k.contiguous(), top_p.float().contiguous(), held, cut, last,
-            x.stride(0), V=vocab, LANES=LANES, CAPACITY=CAPACITY, SPARE=SPARE.get(x.dtype, 0), STAGES=STAGES,
+            x,
+            temperature.float().contiguous(),
+            top_k.contiguous(),
+            top_p.float().contiguous(),
+            held,
+            cut,
+            last,
+            x.stride(0),
+            V=vocab,
+            LANES=LANES,
+            CAPACITY=CAPACITY,
+            SPARE=SPARE.get(x.dtype, 0),
+            STAGES=STAGES,
             num_warps=16,
-        )  # fmt: skip
+        )
     return Kept(cut, last)

@@ -47,9 +47,14 @@ class AdditiveFit:
 
 
 def fit_additive(
-    axes: Sequence[IntArray], context: IntArray, seconds: FloatArray, *, free: Sequence[bool], rounds: int = 10,
+    axes: Sequence[IntArray],
+    context: IntArray,
+    seconds: FloatArray,
+    *,
+    free: Sequence[bool],
+    rounds: int = 10,
     walked: FloatArray | None = None,
-) -> AdditiveFit:  # fmt: skip
+) -> AdditiveFit:
     """Fit n cells by least squares of the relative residual, outliers held back by Huber weights.
 
     axes: integer levels [n] each; context: tokens [n]; seconds: [n], > 0; walked: tokens [n] that are read one after

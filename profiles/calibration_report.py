@@ -88,8 +88,22 @@ class CalibrationReport:
         with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             names = [f.name for f in fields(Scores) if f.name != "ece_null"]
-            table.writerow(["rule", "temperature", "top_k", "top_p", "workload", "head", "method", "kind", "depth",
-                            *names, "ece_null_p5", "ece_null_p95"])  # fmt: skip
+            table.writerow(
+                [
+                    "rule",
+                    "temperature",
+                    "top_k",
+                    "top_p",
+                    "workload",
+                    "head",
+                    "method",
+                    "kind",
+                    "depth",
+                    *names,
+                    "ece_null_p5",
+                    "ece_null_p95",
+                ]
+            )
             for row in self.rows:
                 event, band = row.event, row.scores.ece_null or (None, None)
                 place = (event.rule, event.temperature, event.top_k, event.top_p, row.workload, row.head)
@@ -114,9 +128,15 @@ def report_rows(held_out: Mapping[str, Rounds], maps: Sequence[Calibration]) -> 
             for kind in get_args(Kind):
                 for depth, (probability, outcome) in enumerate(_by_depth(rounds, chance, kind)):
                     yield Row(
-                        event=event, workload=workload, head=head, method=method, kind=kind, depth=depth,
-                        scores=score(probability, outcome), bins=reliability_bins(probability, outcome),
-                    )  # fmt: skip
+                        event=event,
+                        workload=workload,
+                        head=head,
+                        method=method,
+                        kind=kind,
+                        depth=depth,
+                        scores=score(probability, outcome),
+                        bins=reliability_bins(probability, outcome),
+                    )
 
 
 def _by_depth(rounds: Rounds, chance: FloatArray, kind: Kind) -> list[Predictions]:

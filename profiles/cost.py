@@ -212,9 +212,10 @@ def _from_json(body: dict[str, Any]) -> CostTable:
     if plain is not None:
         only(plain, {"requests", "seconds", "per_token"})
         plain = PlainPass(
-            requests=tuple(map(int, plain["requests"])), seconds=tuple(map(float, plain["seconds"])),
+            requests=tuple(map(int, plain["requests"])),
+            seconds=tuple(map(float, plain["seconds"])),
             per_token=tuple(map(float, plain["per_token"])),
-        )  # fmt: skip
+        )
     return CostTable(
         bias=float(body["bias"]),
         alpha=curve("alpha"),

@@ -63,10 +63,7 @@ def decision_regret(
             hint="profile several row totals at the same requests and context",
         )
     return Regret(
-        decisions=len(losses),
-        mean=float(np.mean(losses)),
-        p95=float(np.quantile(losses, 0.95)),
-        worst=max(losses),
+        decisions=len(losses), mean=float(np.mean(losses)), p95=float(np.quantile(losses, 0.95)), worst=max(losses)
     )
 
 

@@ -59,9 +59,14 @@ def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor,
     block = torch.cat([anchor[:, None], drafts], dim=1)
     ids = block[index, positions - context.long()[index]]
     return Batch(
-        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=index,
+        ids=ids,
+        positions=positions,
+        cu_rows=cu_rows,
+        context=context,
+        pages=pages,
+        request=index,
         most_rows=drafts.shape[1] + 1,
-    )  # fmt: skip
+    )
 
 
 def pack_padded(
@@ -74,6 +79,12 @@ def pack_padded(
     """
     ids, positions, request, slots, cu_rows = pack(anchor, drafts, verified, context, pages, live, rows, page)
     return Batch(
-        ids=ids, positions=positions, cu_rows=cu_rows, context=context, pages=pages, request=request, slots=slots,
+        ids=ids,
+        positions=positions,
+        cu_rows=cu_rows,
+        context=context,
+        pages=pages,
+        request=request,
+        slots=slots,
         most_rows=drafts.shape[1] + 1,
-    )  # fmt: skip
+    )

@@ -87,8 +87,14 @@ class RequestRecord:
     @classmethod
     def of(cls, request: Request, admitted: float, first_token: float, finished: float) -> RequestRecord:
         return cls(
-            request=request.id, name=request.name, workload=request.workload, rounds=request.rounds,
-            prompt_tokens=len(request.prompt_ids), output_tokens=len(request.output), admitted=admitted,
-            first_token=first_token if request.output else float("nan"), finished=finished,
+            request=request.id,
+            name=request.name,
+            workload=request.workload,
+            rounds=request.rounds,
+            prompt_tokens=len(request.prompt_ids),
+            output_tokens=len(request.output),
+            admitted=admitted,
+            first_token=first_token if request.output else float("nan"),
+            finished=finished,
             finish_reason=str(request.finish_reason),
-        )  # fmt: skip
+        )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dsbench.errors import UsageError
-from dsbench.runtime.trace import DraftTrace
+from dsbench.runtime.draft_trace import DraftTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from dsbench.kernels.draft_stats import coupled_stats, law_stats
+from dsbench.kernels.draft.stats import coupled_stats, law_stats
 from dsbench.kernels.gumbel import gumbel_argmax, ids_at
 from dsbench.kernels.philox import uniforms
 from dsbench.kernels.truncate import Kept, kept_logits, truncate

@@ -124,7 +124,7 @@ stage_trace() {
 }
 stage_sanitize() { # a tiny model under the memory checker: drafts, plans, packed rows, attention, verdicts, commits
   compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" -m pytest -m gpu -q -p no:cacheprovider -o filterwarnings= \
-    tests/test_gpu_overlap.py -k "compact-0.8" >"$RESULTS/sanitize.txt" 2>&1 || { tail -20 "$RESULTS/sanitize.txt"; return 1; }
+    tests/runtime/loop/test_gpu_overlap.py -k "compact-0.8" >"$RESULTS/sanitize.txt" 2>&1 || { tail -20 "$RESULTS/sanitize.txt"; return 1; }
   tail -3 "$RESULTS/sanitize.txt"
 }
 for stage in "$@"; do

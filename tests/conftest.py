@@ -7,7 +7,8 @@ import numba
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+pytest_plugins = ["command", "drafter_runs", "replays"]  # their fixtures are everybody's
 THREADS = torch.get_num_threads()
 
 

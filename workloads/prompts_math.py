@@ -184,12 +184,7 @@ STORIES: tuple[tuple[str, Numbers], ...] = (
     (
         "A lift can carry {w} kilograms. {n} must bring up {k} sacks of cement at {s} kilograms each, and {n} weighs "
         "{b} kilograms and always rides along. How many trips up are needed?",
-        lambda d: {
-            "w": d.between(280, 420),
-            "k": d.between(25, 60),
-            "s": d.between(20, 35),
-            "b": d.between(55, 95),
-        },
+        lambda d: {"w": d.between(280, 420), "k": d.between(25, 60), "s": d.between(20, 35), "b": d.between(55, 95)},
     ),
     (
         "The sum of three consecutive whole numbers is {t}. {n} multiplies the largest by {k}. What does {n} get?",

@@ -59,10 +59,11 @@ def read_recorded(path: Path) -> Recorded:
         keys = ", ".join(map(str, list(rows[0][1])[:6])) or "none"
         raise UsageError(f"{path}: no column of it is known (it has: {keys})", hint=COLUMNS)
     return Recorded(
-        name=path.name, seconds=None if seconds is None else tuple(s - seconds[0] for s in seconds),
+        name=path.name,
+        seconds=None if seconds is None else tuple(s - seconds[0] for s in seconds),
         prompt_tokens=None if prompt is None else tuple(map(int, prompt)),
         output_tokens=None if output is None else tuple(map(int, output)),
-    )  # fmt: skip
+    )
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

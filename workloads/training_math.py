@@ -74,12 +74,7 @@ PATTERNS: tuple[tuple[str, Callable[[Dice], Mapping[str, int]]], ...] = (
     ),
     (
         "Three boxes weigh {a} kg, {b} kg and {c} kg. A fourth makes the average {e} kg. How heavy is the fourth?",
-        lambda d: {
-            "a": d.between(10, 20),
-            "b": d.between(10, 20),
-            "c": d.between(10, 20),
-            "e": d.between(20, 30),
-        },
+        lambda d: {"a": d.between(10, 20), "b": d.between(10, 20), "c": d.between(10, 20), "e": d.between(20, 30)},
     ),
     (
         "A recipe for {a} people calls for {b} grams of rice. {p} is cooking for {c} people. How much rice should be "

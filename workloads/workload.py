@@ -17,13 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dsbench.errors import UsageError
-from dsbench.workloads import (
-    prompts_chat,
-    prompts_code,
-    prompts_longtext,
-    prompts_math,
-    prompts_poetry,
-)
+from dsbench.workloads import prompts_chat, prompts_code, prompts_longtext, prompts_math, prompts_poetry
 from dsbench.workloads.dice import shuffled
 from dsbench.workloads.jsonl import Messages, read_messages
 from dsbench.workloads.pull import REAL_SETS, is_pulled, pulled_path
@@ -110,11 +104,7 @@ def catalogue(*, home: Path) -> list[CatalogueEntry]:
     """Every known set, built-in ones first; a set that is not pulled states the size it will have."""
     entries = [
         CatalogueEntry(
-            name=name,
-            prompts=len(prompts()),
-            source="written for dsbench",
-            licence="Apache-2.0",
-            state="built-in",
+            name=name, prompts=len(prompts()), source="written for dsbench", licence="Apache-2.0", state="built-in"
         )
         for name, prompts in BUILT_IN.items()
     ]

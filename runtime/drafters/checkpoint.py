@@ -18,14 +18,7 @@ from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.events import event_shapes
-from dsbench.runtime.drafters.fields import (
-    MOST_BLOCK,
-    MOST_LAYERS,
-    Fields,
-    check_fixed,
-    layer_attention,
-    rotary_base,
-)
+from dsbench.runtime.drafters.fields import MOST_BLOCK, MOST_LAYERS, Fields, check_fixed, layer_attention, rotary_base
 from dsbench.runtime.drafters.heads import KINDS, head_shapes, token_width
 from dsbench.runtime.drafters.tensors import IDS, check_contents, check_shapes, layer_names
 from dsbench.runtime.targets.shape import ModelShape, read_config
@@ -74,12 +67,20 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
         raise fields.wrong("draft_vocab_size", f"<= vocab_size = {layer.vocab}")
     windows, causal = layer_attention(fields, layer.layers)
     return DrafterShape(
-        layer=layer, block=fields.whole("block_size", most=MOST_BLOCK), taps=fields.layer_ids("target_layer_ids"),
-        head=head, rank=rank, confidence=fields.flag("enable_confidence_head", False),
+        layer=layer,
+        block=fields.whole("block_size", most=MOST_BLOCK),
+        taps=fields.layer_ids("target_layer_ids"),
+        head=head,
+        rank=rank,
+        confidence=fields.flag("enable_confidence_head", False),
         confidence_with_token=fields.flag("confidence_head_with_markov", True),
-        mask_token=None if mask < 0 else mask, draft_vocab=draft_vocab, target_digest=fields.get("target_digest"),
-        target_layers=fields.whole("num_target_layers", 0) or None, windows=windows, causal=causal,
-    )  # fmt: skip
+        mask_token=None if mask < 0 else mask,
+        draft_vocab=draft_vocab,
+        target_digest=fields.get("target_digest"),
+        target_layers=fields.whole("num_target_layers", 0) or None,
+        windows=windows,
+        causal=causal,
+    )
 
 
 def layer_shape(fields: Fields) -> ModelShape:
@@ -93,12 +94,20 @@ def layer_shape(fields: Fields) -> ModelShape:
     if width % 2:  # the rotary embedding turns pairs
         raise UsageError(f"{fields.name}: config field head_dim must be even, got {width}")
     return ModelShape(
-        name=fields.name, layers=fields.whole("num_hidden_layers", most=MOST_LAYERS), hidden=hidden,
-        mlp=fields.whole("intermediate_size"), heads=heads, kv_heads=kv_heads,
-        head_width=width, vocab=fields.whole("vocab_size"),
-        context=fields.whole("max_position_embeddings"), rope_theta=rotary_base(fields),
-        norm_eps=fields.number("rms_norm_eps"), tied=False, qk_norm=True,
-    )  # fmt: skip
+        name=fields.name,
+        layers=fields.whole("num_hidden_layers", most=MOST_LAYERS),
+        hidden=hidden,
+        mlp=fields.whole("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_width=width,
+        vocab=fields.whole("vocab_size"),
+        context=fields.whole("max_position_embeddings"),
+        rope_theta=rotary_base(fields),
+        norm_eps=fields.number("rms_norm_eps"),
+        tied=False,
+        qk_norm=True,
+    )
 
 
 def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -> None:

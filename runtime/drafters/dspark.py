@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_head import Head
-from dsbench.kernels.fused import embed, settle
+from dsbench.kernels.draft.head import Head
+from dsbench.kernels.fused.products import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -85,9 +85,14 @@ class DSparkDrafter:
         requests, block = anchor.shape[0], self.block
         cu_rows, index, positions = block_positions(start, block)
         batch = Batch(
-            ids=positions, positions=positions, cu_rows=cu_rows, context=start.int(), pages=table, request=index,
+            ids=positions,
+            positions=positions,
+            cu_rows=cu_rows,
+            context=start.int(),
+            pages=table,
+            request=index,
             most_rows=block,
-        )  # fmt: skip  # ids unused
+        )  # ids unused
         x = self.mask.expand(requests, block, -1).clone()
         x[:, 0] = self.embedding[anchor]
         return self._states(x.reshape(requests * block, -1), batch, pool).view(requests, block, -1)
@@ -113,9 +118,16 @@ class DSparkDrafter:
         return h
 
     def draw(
-        self, hidden: Tensor, free: Tensor, anchor: Tensor, start: Tensor, sampling: Sampling, *, rule: str,
+        self,
+        hidden: Tensor,
+        free: Tensor,
+        anchor: Tensor,
+        start: Tensor,
+        sampling: Sampling,
+        *,
+        rule: str,
         depth: Tensor,
-    ) -> Draft:  # fmt: skip
+    ) -> Draft:
         """The sequential head over hidden [R, G, D]: tokens and confidences of the first depth[r] slots.
 
         A slot runs for the requests that want it and no others. `depth` lies on the host: where all of it is equal,
@@ -124,9 +136,14 @@ class DSparkDrafter:
         counts: list[int] = depth.tolist()
         most, drafted = max(counts), depth_on(depth, counts, hidden.device)
         plan = Plan(
-            start=start, counts=counts, depth=drafted, sampling=sampling, ids=self.ids, rule=rule,
+            start=start,
+            counts=counts,
+            depth=drafted,
+            sampling=sampling,
+            ids=self.ids,
+            rule=rule,
             stats=self.events is not None,
-        )  # fmt: skip
+        )
         base, mine = self._base(hidden, counts), hidden[:, :most]
         made = at_once(base, plan) if self.markov is None else in_turn(self.markov, base, mine, anchor, plan)
         before = torch.cat([anchor[:, None], made.tokens], dim=1)[:, :most]
@@ -135,9 +152,12 @@ class DSparkDrafter:
             confidence = confidence.masked_fill(torch.arange(most, device=hidden.device) >= drafted[:, None], 0)
         left = (0, self.block - most)
         return Draft(
-            tokens=F.pad(made.tokens, left), confidence=F.pad(confidence, left), free=free, depth=drafted,
+            tokens=F.pad(made.tokens, left),
+            confidence=F.pad(confidence, left),
+            free=free,
+            depth=drafted,
             probabilities=made.laws,
-        )  # fmt: skip
+        )
 
     def _base(self, hidden: Tensor, counts: list[int]) -> Tensor:
         """Base logits [R, max(counts), V'] of hidden [R, G, D]; slots past counts[r] are not computed."""
@@ -184,9 +204,15 @@ class DSparkDrafter:
         _, context = add_norm(self.fc(taps), None, self.hidden_norm, eps)
         for i, layer in enumerate(self.layers):
             rotate_and_store(
-                self.context_kv[i](context), self.cos, self.sin, batch.positions, slots,
-                *pool.layer(self.first_layer + i), k_norm=layer.k_norm, eps=eps,
-            )  # fmt: skip
+                self.context_kv[i](context),
+                self.cos,
+                self.sin,
+                batch.positions,
+                slots,
+                *pool.layer(self.first_layer + i),
+                k_norm=layer.k_norm,
+                eps=eps,
+            )
 
 
 def _linear(weights: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:

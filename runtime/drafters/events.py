@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_stats import FEATURES
+from dsbench.kernels.draft.stats import FEATURES
 
 EVENTS = ("greedy", "coupled", "residual")  # the rows of a head
 

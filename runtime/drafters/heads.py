@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_head import gates, split_weights, token_inputs
+from dsbench.kernels.draft.head import gates, split_weights, token_inputs
 
 KINDS = ("none", "vanilla", "gated", "rnn", "deep")
 DEEP = 4  # width of a deep head's layer, in ranks
@@ -57,7 +57,10 @@ def head_shapes(kind: str, hidden: int, rank: int) -> dict[str, tuple[int, ...]]
     if kind == "deep":
         width = DEEP * rank
         return {
-            "token_proj.weight": (width, hidden), "hidden_proj.weight": (width, hidden), "hidden_proj.bias": (width,),
-            "state_proj.weight": (width, width), "feature_proj.weight": (rank, width),
-        }  # fmt: skip
+            "token_proj.weight": (width, hidden),
+            "hidden_proj.weight": (width, hidden),
+            "hidden_proj.bias": (width,),
+            "state_proj.weight": (width, width),
+            "feature_proj.weight": (rank, width),
+        }
     return {}

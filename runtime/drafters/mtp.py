@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.fused import embed, settle
+from dsbench.kernels.fused.products import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -133,9 +133,15 @@ class MtpDrafter:
         previous = torch.where(first_row[:, None], kept[batch.request], hidden.roll(1, dims=0))
         _, x = add_norm(self._inputs(batch.ids, previous), None, self.layer.input_norm, eps)
         rotate_and_store(
-            self.context_kv(x), self.cos, self.sin, batch.positions, slots, *pool.layer(self.first_layer),
-            k_norm=self.layer.k_norm, eps=eps,
-        )  # fmt: skip
+            self.context_kv(x),
+            self.cos,
+            self.sin,
+            batch.positions,
+            slots,
+            *pool.layer(self.first_layer),
+            k_norm=self.layer.k_norm,
+            eps=eps,
+        )
         first, second = hidden.unsqueeze(1).chunk(2, dim=-1)
         pool.write(self.first_layer + 1, slots, first, second)
 
@@ -161,6 +167,11 @@ def _one_row_each(ids: Tensor, positions: Tensor, table: Tensor) -> Batch:
     """A pass of one row a request, each right after its own context."""
     rows = torch.arange(positions.shape[0] + 1, device=positions.device)
     return Batch(
-        ids=ids, positions=positions, cu_rows=rows.int(), context=positions.int(), pages=table, request=rows[:-1],
+        ids=ids,
+        positions=positions,
+        cu_rows=rows.int(),
+        context=positions.int(),
+        pages=table,
+        request=rows[:-1],
         most_rows=1,
-    )  # fmt: skip
+    )

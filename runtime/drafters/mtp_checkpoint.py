@@ -63,11 +63,13 @@ def mtp_shape(config: Mapping[str, Any], name: str) -> MtpShape:
     if layer.hidden % 2:  # the pool keeps a state as two halves
         raise EnvironmentRefused(f"{name}: config field hidden_size = {layer.hidden} must be even")
     return MtpShape(
-        layer=layer, block=fields.whole("block_size", most=MOST_BLOCK),
+        layer=layer,
+        block=fields.whole("block_size", most=MOST_BLOCK),
         confidence=fields.flag("enable_confidence_head", False),
-        draft_vocab=fields.whole("draft_vocab_size", layer.vocab), target_digest=fields.get("target_digest"),
+        draft_vocab=fields.whole("draft_vocab_size", layer.vocab),
+        target_digest=fields.get("target_digest"),
         target_layers=fields.whole("num_target_layers", 0) or None,
-    )  # fmt: skip
+    )
 
 
 def check_mtp_against_target(shape: MtpShape, target: ModelShape, digest: str) -> None:

@@ -22,10 +22,17 @@ def random_drafter(target: DenseTarget, seed: int = 0) -> DSparkDrafter:
     weights = random_weights(layer, target.device, target.dtype, seed)
     weights = {k.removeprefix("model."): w for k, w in weights.items() if k.startswith("model.layers.")}
     shape = DrafterShape(
-        layer=replace(layer, vocab=target.shape.vocab), block=BLOCK, taps=taps, head="vanilla", rank=RANK,
-        confidence=True, confidence_with_token=True, mask_token=None, draft_vocab=target.shape.vocab,
+        layer=replace(layer, vocab=target.shape.vocab),
+        block=BLOCK,
+        taps=taps,
+        head="vanilla",
+        rank=RANK,
+        confidence=True,
+        confidence_with_token=True,
+        mask_token=None,
+        draft_vocab=target.shape.vocab,
         target_digest=None,
-    )  # fmt: skip
+    )
     generator = torch.Generator(device=target.device).manual_seed(seed)
 
     def made(name: str, size: tuple[int, ...]) -> Tensor:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dsbench.kernels.draft_head import Head, coupled_block, walk
-from dsbench.kernels.draft_stats import FEATURES
+from dsbench.kernels.draft.head import Head, coupled_block, walk
+from dsbench.kernels.draft.stats import FEATURES
 from dsbench.kernels.gumbel import ids_at
 from dsbench.runtime.sampling import (
     Purpose,
@@ -95,9 +95,18 @@ def in_turn(head: Head, base: Tensor, hidden: Tensor, anchor: Tensor, plan: Plan
     part, sampling = head.hidden_part(hidden), plan.sampling
     if plan.rule == "coupled" and sampling.plain:
         tokens, found = coupled_block(
-            head, base, part, anchor, plan.start, plan.depth, plan.counts, sampling.temperature, sampling.seed,
-            plan.ids, plan.stats,
-        )  # fmt: skip
+            head,
+            base,
+            part,
+            anchor,
+            plan.start,
+            plan.depth,
+            plan.counts,
+            sampling.temperature,
+            sampling.seed,
+            plan.ids,
+            plan.stats,
+        )
         return Drawn(tokens=tokens, features=found, laws=None)
     features = base.new_zeros(*base.shape[:2], FEATURES, dtype=torch.float32) if plan.stats else None
     laws = base.new_zeros(base.shape, dtype=torch.float32) if plan.rule != "coupled" else None

@@ -12,9 +12,13 @@ from dsbench.errors import UsageError
 IDS = "draft_vocab_ids"
 IGNORED = "rotary_emb.inv_freq"  # a buffer that older transformers saved: what it holds follows from rope_theta
 LAYER = (
-    "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+    "input_layernorm",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
     *(f"self_attn.{part}" for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
-)  # fmt: skip
+)
 
 
 def layer_names(layers: int) -> set[str]:

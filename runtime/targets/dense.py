@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.attention import paged_attention
-from dsbench.kernels.fused import embed, settle
+from dsbench.kernels.fused.products import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -84,17 +84,31 @@ class DenseTarget:
 
 
 def attend(
-    layer: Layer, shape: ModelShape, h: Tensor, turns: tuple[Tensor, Tensor], batch: Batch, slots: Tensor,
-    kept: tuple[Tensor, Tensor], *, causal: bool, window: int | None = None,
-) -> Tensor:  # fmt: skip
+    layer: Layer,
+    shape: ModelShape,
+    h: Tensor,
+    turns: tuple[Tensor, Tensor],
+    batch: Batch,
+    slots: Tensor,
+    kept: tuple[Tensor, Tensor],
+    *,
+    causal: bool,
+    window: int | None = None,
+) -> Tensor:
     """What a layer's attention adds to rows whose normed states are h [M, D].
 
     Writes their keys and values into `kept`, the layer's pages, at `slots` [M]; `turns` are the rotary tables.
     """
     q = rotate_and_store(
-        layer.qkv(h), *turns, batch.positions, slots, *kept, q_norm=layer.q_norm, k_norm=layer.k_norm,
+        layer.qkv(h),
+        *turns,
+        batch.positions,
+        slots,
+        *kept,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
         eps=shape.norm_eps,
-    )  # fmt: skip
+    )
     mixed = paged_attention(
         q, *kept, batch.pages, batch.cu_rows, batch.context, causal=causal, window=window, most_rows=batch.most_rows
     )

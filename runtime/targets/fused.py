@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from dsbench.kernels.attention import paged_attention
-from dsbench.kernels.fused import Stream, normed_qkv, normed_swiglu, product_add, small_product
-from dsbench.kernels.fused_tiles import fuses, turns_in_product
+from dsbench.kernels.fused.products import Stream, normed_qkv, normed_swiglu, product_add, small_product
+from dsbench.kernels.fused.tiles import fuses, turns_in_product
 from dsbench.kernels.rope import rotate_and_store
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.targets.layer import Layer
@@ -22,9 +22,18 @@ def runs_fused(shape: ModelShape, rows: int, like: Tensor, *, exact: bool) -> bo
 
 
 def fused_layer(
-    layer: Layer, shape: ModelShape, stream: Stream, turns: tuple[Tensor, Tensor], batch: Batch, slots: Tensor,
-    kept: tuple[Tensor, Tensor], gain: Tensor, *, causal: bool, window: int | None = None,
-) -> Stream:  # fmt: skip
+    layer: Layer,
+    shape: ModelShape,
+    stream: Stream,
+    turns: tuple[Tensor, Tensor],
+    batch: Batch,
+    slots: Tensor,
+    kept: tuple[Tensor, Tensor],
+    gain: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
+) -> Stream:
     """The stream after a layer. `gain` [D]: of the norm that follows it; the rest as in dense.attend."""
     q = _queries(layer, shape, stream, turns, batch, slots, kept)
     mixed = paged_attention(
@@ -36,9 +45,14 @@ def fused_layer(
 
 
 def _queries(
-    layer: Layer, shape: ModelShape, stream: Stream, turns: tuple[Tensor, Tensor], batch: Batch, slots: Tensor,
+    layer: Layer,
+    shape: ModelShape,
+    stream: Stream,
+    turns: tuple[Tensor, Tensor],
+    batch: Batch,
+    slots: Tensor,
     kept: tuple[Tensor, Tensor],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Rotated queries [M, H, E]; where a head's norm would make tiles too large, in two launches."""
     rest, eps = (*turns, batch.positions, slots, *kept), shape.norm_eps
     if turns_in_product(shape.hidden, normed=shape.qk_norm):

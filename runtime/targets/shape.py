@@ -96,17 +96,39 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _qwen3(name: str, layers: int, hidden: int, mlp: int, heads: int, tied: bool) -> ModelShape:
     return ModelShape(
-        name=name, layers=layers, hidden=hidden, mlp=mlp, heads=heads, kv_heads=8, head_width=128, vocab=151_936,
-        context=40_960, rope_theta=1e6, norm_eps=1e-6, tied=tied, qk_norm=True,
-    )  # fmt: skip
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        mlp=mlp,
+        heads=heads,
+        kv_heads=8,
+        head_width=128,
+        vocab=151_936,
+        context=40_960,
+        rope_theta=1e6,
+        norm_eps=1e-6,
+        tied=tied,
+        qk_norm=True,
+    )
 
 
 def catalogue_shapes() -> dict[str, ModelShape]:
     """The shapes that `shape:<name>` accepts: true sizes of public models, for cost work on random weights."""
     smollm2 = ModelShape(
-        name="smollm2-135m", layers=30, hidden=576, mlp=1536, heads=9, kv_heads=3, head_width=64, vocab=49_152,
-        context=8192, rope_theta=1e5, norm_eps=1e-5, tied=True, qk_norm=False,
-    )  # fmt: skip
+        name="smollm2-135m",
+        layers=30,
+        hidden=576,
+        mlp=1536,
+        heads=9,
+        kv_heads=3,
+        head_width=64,
+        vocab=49_152,
+        context=8192,
+        rope_theta=1e5,
+        norm_eps=1e-5,
+        tied=True,
+        qk_norm=False,
+    )
     shapes = [
         smollm2,
         _qwen3("qwen3-0.6b", 28, 1024, 3072, 16, True),

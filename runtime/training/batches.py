@@ -49,9 +49,17 @@ class BatchMaker:
     """What every batch shares: the features, the draft vocabulary's inverse, the part of the mask within blocks."""
 
     def __init__(
-        self, features: Features, target: DenseTarget, vocabulary: Tensor, *, width: int, anchors: int, block: int,
-        window: int | None = None, chain: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        features: Features,
+        target: DenseTarget,
+        vocabulary: Tensor,
+        *,
+        width: int,
+        anchors: int,
+        block: int,
+        window: int | None = None,
+        chain: bool = False,
+    ) -> None:
         assert anchors <= width, f"{anchors} anchors do not fit into {width} positions"
         self.features, self.embedding = features, target.embedding
         self.width, self.anchors, self.block, self.window, self.chain = width, anchors, block, window, chain

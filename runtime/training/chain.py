@@ -60,9 +60,11 @@ class ChainModule(nn.Module):
             q = layer.queries(h, cos, sin)
             # a position before the k-th sees nothing and is nobody's; its own key keeps the softmax finite
             mixed = F.scaled_dot_product_attention(
-                q, torch.cat(keys, dim=2), torch.cat(values, dim=2),
+                q,
+                torch.cat(keys, dim=2),
+                torch.cat(values, dim=2),
                 attn_mask=bias[None, None].expand(q.shape[0], 1, -1, -1),
-            )  # fmt: skip
+            )
             hidden = norm(layer.finish(u, mixed), self.norm, eps)
             steps.append(hidden)
         at = anchor[..., None] + torch.arange(self.shape.block, device=anchor.device)  # [B, A, G]

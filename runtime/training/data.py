@@ -74,20 +74,34 @@ def build_data(
     own = own_prompts(options, target, target.tokenizer, openers, wanted, log, ranks)
     jobs = plan_jobs(asked, own, options)
     mine = ranks.share(jobs)
-    answers = ranks.together(generate(
-        target.model, [j.prompt for j in mine], [j.temperature for j in mine], eos=target.eos,
-        limit=options.max_tokens, width=options.width, seed=_seed(options.seed + 1, ranks),
-        batch=options.decode_batch, log=log, stage="answers",
-    ))  # fmt: skip
+    answers = ranks.together(
+        generate(
+            target.model,
+            [j.prompt for j in mine],
+            [j.temperature for j in mine],
+            eos=target.eos,
+            limit=options.max_tokens,
+            width=options.width,
+            seed=_seed(options.seed + 1, ranks),
+            batch=options.decode_batch,
+            log=log,
+            stage="answers",
+        )
+    )
     data = assemble(jobs, answers, options, target.model.digest)
     log({"stage": "data", **data.meta})
     return data
 
 
 def own_prompts(
-    options: TrainOptions, target: LoadedTarget, tokenizer: ChatTokenizer, openers: Sequence[str], wanted: int,
-    log: Log, ranks: Ranks,
-) -> list[tuple[int, ...]]:  # fmt: skip
+    options: TrainOptions,
+    target: LoadedTarget,
+    tokenizer: ChatTokenizer,
+    openers: Sequence[str],
+    wanted: int,
+    log: Log,
+    ranks: Ranks,
+) -> list[tuple[int, ...]]:
     """Up to `wanted` unique user turns that the target writes, as whole prompts; OPENED of them go on from an opener.
 
     About three of four draws serve.
@@ -101,10 +115,20 @@ def own_prompts(
     prefixes = {start: tokenizer.encode(before + start) for start in set(starts)}
     longest = max(len(prefix) for prefix in prefixes.values())
     mine = ranks.share(starts)
-    turns = ranks.together(generate(
-        target.model, [prefixes[s] for s in mine], [1.0] * len(mine), eos=target.eos, limit=high + 1,
-        width=longest + high + 1, seed=_seed(options.seed, ranks), batch=options.decode_batch, log=log, stage="prompts",
-    ))  # fmt: skip
+    turns = ranks.together(
+        generate(
+            target.model,
+            [prefixes[s] for s in mine],
+            [1.0] * len(mine),
+            eos=target.eos,
+            limit=high + 1,
+            width=longest + high + 1,
+            seed=_seed(options.seed, ranks),
+            batch=options.decode_batch,
+            log=log,
+            stage="prompts",
+        )
+    )
     texts: dict[str, None] = {}
     for start, turn in zip(starts, turns, strict=True):
         if turn[-1] in target.eos and low <= len(turn) - 1 <= high:

@@ -33,9 +33,14 @@ class Diverged(DsbenchError):
 
 
 def fit(
-    options: TrainOptions, setting: Setting, log: Log, *, most_steps: int | None = None, ranks: Ranks | None = None,
+    options: TrainOptions,
+    setting: Setting,
+    log: Log,
+    *,
+    most_steps: int | None = None,
+    ranks: Ranks | None = None,
     keeper: Keeper | None = None,
-) -> Progress:  # fmt: skip
+) -> Progress:
     """Trains for `options.seconds` of wall clock or `most_steps`. Raises Diverged if it does."""
     ranks, keeper = ranks or Ranks(), keeper or Keeper(None, "", math.inf)
     module, device = setting.module, setting.vocabulary.device
@@ -74,9 +79,16 @@ class Stepper:
     EAGER = 3  # real steps before the capture, which make what a capture must find made
 
     def __init__(
-        self, forward: Forward, setting: Setting, optimiser: Optimiser, sums: Sums, generator: torch.Generator,
-        ranks: Ranks, *, graph: bool,
-    ) -> None:  # fmt: skip
+        self,
+        forward: Forward,
+        setting: Setting,
+        optimiser: Optimiser,
+        sums: Sums,
+        generator: torch.Generator,
+        ranks: Ranks,
+        *,
+        graph: bool,
+    ) -> None:
         self.forward, self.setting, self.optimiser, self.sums = forward, setting, optimiser, sums
         self.generator, self.ranks, self.left = generator, ranks, self.EAGER if graph and ranks.count == 1 else -1
         self.parameters = [p for p in setting.module.parameters() if p.requires_grad]
@@ -171,9 +183,12 @@ def _report(options: TrainOptions, setting: Setting, sums: Sums, progress: Progr
     """One line of the log. Raises Diverged where the training has diverged, its last update included."""
     left = progress.seconds * (1 - fraction) / fraction if fraction else math.nan
     record: dict[str, Any] = {
-        "stage": "train", "step": progress.step, "seconds": round(progress.seconds, 2), "left": round(left, 1),
+        "stage": "train",
+        "step": progress.step,
+        "seconds": round(progress.seconds, 2),
+        "left": round(left, 1),
         **sums.take(),
-    }  # fmt: skip
+    }
     refuse_infinite(setting.module)
     held = torch.cat([setting.splits[s][:QUICK] for s in (VALIDATION_T1, VALIDATION_MIXED)])
     if held.numel():

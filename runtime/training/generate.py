@@ -32,9 +32,18 @@ Log = Callable[[dict[str, Any]], None]
 
 @torch.inference_mode()
 def generate(
-    target: DenseTarget, prompts: Sequence[Sequence[int]], temperatures: Sequence[float], *, eos: frozenset[int],
-    limit: int, width: int, seed: int, batch: int, log: Log, stage: str = "generate",
-) -> list[np.ndarray]:  # fmt: skip
+    target: DenseTarget,
+    prompts: Sequence[Sequence[int]],
+    temperatures: Sequence[float],
+    *,
+    eos: frozenset[int],
+    limit: int,
+    width: int,
+    seed: int,
+    batch: int,
+    log: Log,
+    stage: str = "generate",
+) -> list[np.ndarray]:
     """New tokens (int32, EOS included where reached) per prompt: at most `limit`, and prompt plus answer <= `width`.
 
     Temperature 0 is greedy. Seeds torch's default generators, which CUDA graphs draw from.

@@ -36,11 +36,18 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
         raise UsageError(f"taps must lie in 0..{layers} for this target, got {list(options.taps)}")
     return DrafterShape(
         layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),
-        block=options.block, taps=options.taps, head=options.head, rank=0 if options.head == "none" else options.rank,
-        confidence=True, confidence_with_token=options.head != "none", mask_token=None, draft_vocab=draft_vocab,
-        target_digest=target.digest, windows=(options.window,) * options.layers if options.window else (),
+        block=options.block,
+        taps=options.taps,
+        head=options.head,
+        rank=0 if options.head == "none" else options.rank,
+        confidence=True,
+        confidence_with_token=options.head != "none",
+        mask_token=None,
+        draft_vocab=draft_vocab,
+        target_digest=target.digest,
+        windows=(options.window,) * options.layers if options.window else (),
         causal=(False,) * options.layers if options.window else (),
-    )  # fmt: skip
+    )
 
 
 @torch.no_grad()
@@ -97,10 +104,16 @@ def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor
     gate, up = source.gate_up.weight.chunk(2)
     attention, mlp = layer.self_attn, layer.mlp
     for into, weight in (
-        (attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v), (attention.o_proj, source.output.weight),
-        (mlp.gate_proj, gate), (mlp.up_proj, up), (mlp.down_proj, source.down.weight),
-        (layer.input_layernorm, source.input_norm), (layer.post_attention_layernorm, source.mlp_norm),
-    ):  # fmt: skip
+        (attention.q_proj, q),
+        (attention.k_proj, k),
+        (attention.v_proj, v),
+        (attention.o_proj, source.output.weight),
+        (mlp.gate_proj, gate),
+        (mlp.up_proj, up),
+        (mlp.down_proj, source.down.weight),
+        (layer.input_layernorm, source.input_norm),
+        (layer.post_attention_layernorm, source.mlp_norm),
+    ):
         _set(into.weight, weight)
     if source.q_norm is not None and source.k_norm is not None:
         _set(attention.q_norm.weight, source.q_norm)

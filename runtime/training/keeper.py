@@ -68,10 +68,15 @@ class Keeper:
         if self.path is None or progress.seconds - self.kept < self.every:
             return
         state = {
-            "key": self.key, "module": setting.module.state_dict(), "optimiser": optimiser.state(),
-            "order": order.order, "next": order.next, "generator": order.generator.get_state(),
-            "step": progress.step, "seconds": progress.seconds,
-        }  # fmt: skip
+            "key": self.key,
+            "module": setting.module.state_dict(),
+            "optimiser": optimiser.state(),
+            "order": order.order,
+            "next": order.next,
+            "generator": order.generator.get_state(),
+            "step": progress.step,
+            "seconds": progress.seconds,
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with whole(self.path) as partial:
             torch.save(state, partial)

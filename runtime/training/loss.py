@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_loss import Shares, draft_loss_rows
-from dsbench.kernels.draft_stats import FEATURES
+from dsbench.kernels.draft.loss import Shares, draft_loss_rows
+from dsbench.kernels.draft.stats import FEATURES
 from dsbench.runtime.training.batches import Held
 
 CHUNK_VALUES = 1 << 26  # logits of a chunk of rows: what the temporaries of a chunk scale with
@@ -63,9 +63,16 @@ class HeadLoss(torch.autograd.Function):
             at = slice(first, first + size)
             z, zp = F.linear(x[at], table), F.linear(held.last[at], head)
             found = draft_loss_rows(
-                z, zp, held.lse[at], held.greedy[at], held.label[at], held.weight[at],
-                seed=seed, first=first, shares=shares,
-            )  # fmt: skip
+                z,
+                zp,
+                held.lse[at],
+                held.greedy[at],
+                held.label[at],
+                held.weight[at],
+                seed=seed,
+                first=first,
+                shares=shares,
+            )
             for into, part in zip(per_row, (found.ce, found.accept, found.soft, found.match), strict=True):
                 into[at] = part
             features[at] = found.features

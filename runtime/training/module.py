@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dsbench.kernels.draft_stats import FEATURES, SHIFT
+from dsbench.kernels.draft.stats import FEATURES, SHIFT
 from dsbench.kernels.norm import rms_norm
 from dsbench.kernels.rope import rotate
 from dsbench.runtime.drafters.checkpoint import DrafterShape

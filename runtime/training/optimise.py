@@ -81,7 +81,7 @@ class Optimiser:
         self.muon = Muon(matrices)
         self.adam = torch.optim.AdamW(
             rest, lr=self.lr.clone(), betas=BETAS, weight_decay=0.0, fused=cuda, capturable=cuda, foreach=False
-        )  # fmt: skip
+        )
 
     def step(self) -> None:
         self.adam.param_groups[0]["lr"].copy_(self.lr)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dsbench.kernels.draft_loss import Shares
+from dsbench.kernels.draft.loss import Shares
 from dsbench.runtime.training.batches import BatchMaker, Blocks
 from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.generate import Log
@@ -53,9 +53,15 @@ def loss_of(forward: Forward, setting: Setting, blocks: Blocks, seed: Tensor) ->
     confidence, free = confidence_loss(logits, held, accept, match)
     weight = held.weight
     return LossParts(
-        total=total + confidence + free, ce=(weight * ce).sum(), l1=(weight * 2 * (1 - accept)).sum(),
-        coupled=(weight * (1 - soft)).sum(), confidence=confidence, free=free, accept=accept, match=match,
-    )  # fmt: skip
+        total=total + confidence + free,
+        ce=(weight * ce).sum(),
+        l1=(weight * 2 * (1 - accept)).sum(),
+        coupled=(weight * (1 - soft)).sum(),
+        confidence=confidence,
+        free=free,
+        accept=accept,
+        match=match,
+    )
 
 
 def compiled(setting: Setting, blocks: Blocks, log: Log) -> Forward:

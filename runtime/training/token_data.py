@@ -44,9 +44,12 @@ class TokenData:
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return TokenData(
             ids=self.ids[np.repeat(self.starts[chosen], lengths) + within],
-            starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), prompt=self.prompt[chosen],
-            temperature=self.temperature[chosen], split=self.split[chosen], meta=self.meta,
-        )  # fmt: skip
+            starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            prompt=self.prompt[chosen],
+            temperature=self.temperature[chosen],
+            split=self.split[chosen],
+            meta=self.meta,
+        )
 
     def answer(self, index: int) -> np.ndarray:
         return self.ids[self.starts[index] + self.prompt[index] : self.starts[index + 1]]
@@ -58,9 +61,14 @@ def save_data(data: TokenData, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as partial, partial.open("wb") as stream:
         np.savez_compressed(
-            stream, ids=ids, starts=data.starts, prompt=data.prompt, temperature=data.temperature, split=data.split,
+            stream,
+            ids=ids,
+            starts=data.starts,
+            prompt=data.prompt,
+            temperature=data.temperature,
+            split=data.split,
             meta=np.array(json.dumps(data.meta)),
-        )  # fmt: skip
+        )
 
 
 def load_data(path: Path, *, digest: str, vocab: int) -> TokenData:
@@ -86,9 +94,13 @@ def load_data(path: Path, *, digest: str, vocab: int) -> TokenData:
     if ids.min() < 0 or ids.max() >= vocab:
         raise _damaged(path, f"ids reach from {ids.min()} to {ids.max()}, the target has 0 to {vocab - 1}")
     return TokenData(
-        ids=ids.astype(np.int32), starts=arrays["starts"].astype(np.int64), prompt=arrays["prompt"].astype(np.int32),
-        temperature=arrays["temperature"].astype(np.float32), split=arrays["split"].astype(np.int8), meta=meta,
-    )  # fmt: skip
+        ids=ids.astype(np.int32),
+        starts=arrays["starts"].astype(np.int64),
+        prompt=arrays["prompt"].astype(np.int32),
+        temperature=arrays["temperature"].astype(np.float32),
+        split=arrays["split"].astype(np.int8),
+        meta=meta,
+    )
 
 
 def _damaged(path: Path, fault: str) -> UsageError:

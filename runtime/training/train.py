@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dsbench.errors import UsageError
-from dsbench.kernels.draft_loss import Shares
+from dsbench.kernels.draft.loss import Shares
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.runtime.training.batches import BatchMaker
@@ -74,12 +74,20 @@ def train_drafter(
         if setting.splits[s].numel()
     }
     card = {
-        "target": target.name, "target_digest": model.digest, "draft_vocab": int(setting.vocabulary.shape[0]),
-        "options": asdict(options) | {"data_path": None}, "data": data.meta, "steps": progress.step,
-        "seconds": round(progress.seconds, 1), "ranks": ranks.count,
+        "target": target.name,
+        "target_digest": model.digest,
+        "draft_vocab": int(setting.vocabulary.shape[0]),
+        "options": asdict(options) | {"data_path": None},
+        "data": data.meta,
+        "steps": progress.step,
+        "seconds": round(progress.seconds, 1),
+        "ranks": ranks.count,
         "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "CPU",
-        "torch": torch.__version__, "final": progress.final, "validation": validation, "licence": LICENCE,
-    } | ({"command": command} if command else {})  # fmt: skip
+        "torch": torch.__version__,
+        "final": progress.final,
+        "validation": validation,
+        "licence": LICENCE,
+    } | ({"command": command} if command else {})
     if not _finite(card):  # weights can be, and what they make of a hidden state not
         keeper.done()
         raise Diverged("its validation is")
@@ -92,9 +100,14 @@ def train_drafter(
 
 
 def make_data(
-    options: TrainOptions, target: LoadedTarget, prompts: Sequence[str], log: Log, *, openers: Sequence[str] = (),
+    options: TrainOptions,
+    target: LoadedTarget,
+    prompts: Sequence[str],
+    log: Log,
+    *,
+    openers: Sequence[str] = (),
     ranks: Ranks | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The data of a training alone, into `options.data_path`; returns what is said of it."""
     ranks = ranks or Ranks()
     return obtain_data(options, target, prompts, openers, log if ranks.first else _silent, ranks).meta
@@ -118,9 +131,13 @@ def _key(options: TrainOptions, data: TokenData, ranks: Ranks) -> str:
 
 
 def prepare(
-    options: TrainOptions, model: DenseTarget, data: TokenData, eos: frozenset[int], log: Log,
+    options: TrainOptions,
+    model: DenseTarget,
+    data: TokenData,
+    eos: frozenset[int],
+    log: Log,
     ranks: Ranks | None = None,
-) -> Setting:  # fmt: skip
+) -> Setting:
     """Features of this rank's share of the data, draft vocabulary and initialised module, on the target's device."""
     device, ranks = model.device, ranks or Ranks()
     vocabulary = torch.from_numpy(draft_vocabulary(data, options.draft_vocab, model.shape.vocab, eos)).to(device)
@@ -145,9 +162,15 @@ def prepare(
     chain = options.kind == "mtp"
     features = make_features(model, data, () if chain else options.taps, log)
     maker = BatchMaker(
-        features, model, vocabulary, width=width, anchors=min(options.anchors, width), block=options.block,
-        window=options.window, chain=chain,
-    )  # fmt: skip
+        features,
+        model,
+        vocabulary,
+        width=width,
+        anchors=min(options.anchors, width),
+        block=options.block,
+        window=options.window,
+        chain=chain,
+    )
     shape = drafter_shape_of(options, model, vocabulary.shape[0])
     module = (ChainModule(shape) if chain else DrafterModule(shape)).to(device)
     initialise(module, model, features, options.seed)

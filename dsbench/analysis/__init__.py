@@ -1,0 +1,1 @@
+"""From stored cells to facts: comparisons, frontiers, waterfalls. Draws nothing."""

@@ -1,0 +1,1 @@
+"""What is deployed: models, engines, cost tables, replayed acceptance."""

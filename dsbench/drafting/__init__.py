@@ -1,0 +1,1 @@
+"""Making and judging drafters: train, calibrate, compare, record acceptance traces."""

@@ -1,0 +1,74 @@
+"""What a round is made of on captured graphs, by requests: the passes alone, the host, and the whole engine step."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dsbench.profiles.fit import CostSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimes:
+    """Median seconds at R requests and S context tokens in all.
+
+    plain: without a drafter; least: one row a request, beside a drafter; full: the whole block of every request.
+    """
+
+    requests: int
+    context: int
+    draft: float
+    plain: float
+    least: float
+    full: float
+    plain_step: float
+    full_step: float
+
+    @property
+    def draft_share(self) -> float:
+        """Of the passes of a round whose whole block is verified."""
+        return self.draft / (self.draft + self.full)
+
+    @property
+    def host_share(self) -> float:
+        """Of an engine step with the whole block: what it takes beyond its passes."""
+        return max(0.0, 1 - (self.draft + self.full) / self.full_step)
+
+
+def round_times(samples: Iterable[CostSample]) -> list[RoundTimes]:
+    """A line for each (R, S) that has replays of its own; none for a profile of eager steps."""
+    found: dict[tuple[str, int, int, int], list[float]] = {}
+    for s in samples:
+        found.setdefault((s.phase, s.requests, s.context, s.rows), []).append(s.seconds)
+    median = {key: statistics.median(seconds) for key, seconds in found.items()}
+    lines = []
+    for requests, context in sorted({(r, c) for phase, r, c, _ in median if phase == "pass"}):
+        rows = sorted(m for phase, r, c, m in median if (phase, r, c) == ("pass", requests, context))
+        at, least, most = (requests, context), rows[0], rows[-1]
+        lines.append(
+            RoundTimes(
+                requests=requests,
+                context=context,
+                draft=median["draft", *at, 0],
+                plain=median["plain", *at, least],
+                least=median["pass", *at, least],
+                full=median["pass", *at, most],
+                plain_step=median["plain step", *at, least],
+                full_step=median["step", *at, most],
+            )
+        )
+    return lines
+
+
+def print_rounds(lines: Sequence[RoundTimes]) -> None:
+    if not lines:
+        return
+    print("milliseconds, medians; passes: replays of their graphs alone; steps: the engine's whole ones, host included")
+    print("    R context/R    draft  verify: none  1 row  block  step: none   block  draft/passes  host/step")
+    for t in lines:
+        ms = "{:8.3f} {:13.3f} {:6.3f} {:6.3f} {:11.3f} {:7.3f}".format(
+            *(1e3 * s for s in (t.draft, t.plain, t.least, t.full, t.plain_step, t.full_step))
+        )
+        shares = f"{100 * t.draft_share:12.1f}% {100 * t.host_share:9.1f}%"
+        print(f"{t.requests:>5} {t.context / t.requests:>9.0f} {ms} {shares}")

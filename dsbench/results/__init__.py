@@ -1,0 +1,1 @@
+"""The result store and the numbers of a cell."""

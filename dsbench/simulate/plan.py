@@ -1,0 +1,242 @@
+"""`simulate`: the frontier that a cost table and a recorded trace predict, written as a run of its own. No torch.
+
+Everything in the run is labelled SIMULATED. Acceptance is the trace's, plans are the real planner's, times the table's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsbench.deploy.replay import matching_trace, refuse_chains, trace_workload
+from dsbench.errors import UsageError
+from dsbench.profiles.samples import samples_path
+from dsbench.ranges import parse_modes, parse_range, split_workloads
+from dsbench.results.acceptance_trace import Trace
+from dsbench.results.metrics import DRIFTS, cell_summary
+from dsbench.results.store import Cell, RunStore
+from dsbench.runtime.arm import STEADY, Arm, parse_arm
+from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.policy.budget import DEPTHS
+from dsbench.runtime.policy.objective import Array
+from dsbench.runtime.records import RoundRecord, StepRecord
+from dsbench.runtime.request import SamplingParams
+from dsbench.settings import RunConfig
+from dsbench.simulate.choose import OVERLAPPED, WAITING, Pace
+from dsbench.simulate.costs import Costs, load_costs
+from dsbench.simulate.loop import Played, play
+from dsbench.simulate.requests import Script, script_of
+from dsbench.workloads.lengths import head_start
+from dsbench.workloads.workload import Workload
+
+CODE = "simulated"  # instead of the sources that were measured
+UNTIMED_HOST = "every phase is waited for, and this table does not hold the host's time"
+UNTIMED_SLOTS = "short drafts are priced as whole blocks: this table does not time slots"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What to play, checked. `prior`: survival [G] of a request without history."""
+
+    config: RunConfig
+    arms: tuple[Arm, ...]
+    batches: tuple[int, ...]
+    workloads: tuple[Workload, ...]
+    trace: Trace
+    costs: Costs
+    target: str  # whose step times the table holds
+
+    @property
+    def prior(self) -> Array:
+        return np.asarray(self.trace.calibrations().entries[0].prior_survival)
+
+    def pace(self, arm: Arm) -> Pace:
+        """As the deployment that was profiled runs the arm."""
+        lag, overlaps = self.config.budget_lag, self.costs.table.contract.get("executor") == "overlap"
+        if overlaps and arm.policy in STEADY:
+            age = lag or OVERLAPPED.age
+            return Pace(delay=age - 1, age=age, waits=False)
+        return replace(WAITING, age=lag)
+
+    def cell(self, arm: Arm, batch: int, workload: Workload) -> Cell:
+        config = self.config
+        return Cell(
+            mode=arm.name,
+            batch=batch,
+            workload=workload.name,
+            prompts=workload.digest,
+            accept="coupled",
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            text="pinned",
+            seed=config.seed,
+            max_tokens=config.max_tokens,
+            measured=max(config.requests, batch),
+            lag=config.budget_lag,
+            start=config.start,
+            draft=config.draft,
+            cost=_digest(self.costs.table),
+            acceptance=self.trace.label,
+        )
+
+
+def plan_simulation(config: RunConfig, *, target: str = "") -> Simulation:
+    """Checks everything before anything is played. Raises UsageError for the first that is wrong."""
+    if not config.trace:
+        raise UsageError("no trace given", hint="--trace FILE, made by `dsbench record-trace`")
+    if not config.cost:
+        raise UsageError("no cost table given", hint="--cost FILE, made by `dsbench profile-cost`")
+    if config.accept != "coupled" or config.text != "pinned":
+        raise UsageError("a trace holds matches of the coupled rule on its own text", hint="leave the rule out")
+    SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
+    EngineConfig(draft=config.draft)
+    arms = tuple(map(parse_arm, parse_modes(config.mode)))
+    if not arms:
+        raise UsageError("no mode given", hint="e.g. --mode none,static,compact")
+    refuse_chains(arms)
+    batches = parse_range(config.batch or "1:256:x2", what="batch")
+    costs, trace = load_costs(Path(config.cost)), matching_trace(config)
+    block = costs.table.contract.get("block", str(trace.block))
+    if block != str(trace.block):
+        raise UsageError(
+            f"the trace was drafted in blocks of {trace.block}, the cost table is of blocks of {block}",
+            hint="record a trace with that drafter",
+        )
+    for arm in arms:
+        arm.check_block(trace.block)
+    workloads = tuple(trace_workload(trace, name) for name in dict.fromkeys(split_workloads(config.workload)))
+    digest = costs.table.contract.get("target", "unknown")
+    return Simulation(
+        config=config,
+        arms=arms,
+        batches=batches,
+        workloads=workloads,
+        trace=trace,
+        costs=costs,
+        target=target or target_name(digest, trace.provenance),
+    )
+
+
+def target_name(digest: str, traced: Mapping[str, str]) -> str:
+    """As a sweep names the target with this digest: a shape by its own, a model by the trace where that is of it."""
+    if digest.startswith("random-"):
+        return f"shape:{digest.removeprefix('random-').rpartition('-')[0]}"
+    same = digest == traced.get("target_digest") and traced.get("target")
+    return same or f"target {digest}"
+
+
+def simulate(plan: Simulation, store: RunStore, sources: Mapping[str, str], notice: Callable[[str], None]) -> None:
+    """Plays every cell and writes the run."""
+    store.write_run(run_body(plan, store.folder, sources))
+    table = Path(plan.config.cost)
+    for source in (table, samples_path(table)):
+        if source.exists():
+            shutil.copy(source, store.folder / source.name.replace(table.stem, "cost"))
+    for workload in plan.workloads:
+        rows = {(row.workload, row.name): row for row in plan.trace.rows}
+        texts = [script_of(rows[p.workload, p.id], plan.config.max_tokens) for p in workload.prompts]
+        for batch in plan.batches:
+            for arm in plan.arms:
+                _play_cell(plan, store, arm, batch, workload, texts)
+            notice(f"{workload.name:>10}  batch {batch:<4} {', '.join(a.name for a in plan.arms)}")
+
+
+def _play_cell(
+    plan: Simulation, store: RunStore, arm: Arm, batch: int, workload: Workload, texts: Sequence[Script]
+) -> None:
+    cell = plan.cell(arm, batch, workload)
+    measured, pace = cell.measured, plan.pace(arm)
+    queue = [_numbered(texts[i % len(texts)], i, i // len(texts)) for i in range(2 * batch + measured + batch // 2)]
+    if cell.start == "spread":
+        queue[:batch] = [replace(s, room=head_start(s.room, i, batch)) for i, s in enumerate(queue[:batch])]
+    wanted = frozenset(range(batch, batch + measured))
+    block = plan.trace.block if arm.drafter != "none" else 0
+    played = play(
+        queue,
+        arm,
+        block,
+        plan.costs,
+        pace,
+        concurrency=batch,
+        until=wanted,
+        prior=plan.prior,
+        depths=DEPTHS,
+        full=plan.config.draft == "full",
+    )
+    tables = tables_of(played, wanted)
+    key = cell.key(plan.costs.table.contract, CODE)
+    store.write_repeat(key, tables)
+    summary = cell_summary(*tables.values(), batch=batch, block=block)
+    steady = [flag for flag in summary["flags"] if not flag.startswith(DRIFTS)]  # its clock is the table's
+    flags = steady + doubts(plan, arm)
+    store.write_cell(key, cell, summary | {"flags": flags}, flags, code=CODE)
+
+
+def doubts(plan: Simulation, arm: Arm) -> list[str]:
+    """What the table does not hold of this arm, in words."""
+    table, captured = plan.costs.table, plan.costs.table.contract.get("executor", "eager") != "eager"
+    found = []
+    if table.contract.get("executor") == "overlap" and plan.pace(arm).waits:
+        found.append(UNTIMED_HOST)
+    if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.slot_bias == 0:
+        found.append(UNTIMED_SLOTS)
+    return found
+
+
+def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:
+    """The three tables of a repeat; requests of `wanted` are the measured ones."""
+    import pandas as pd
+
+    steps, rounds, requests = (pd.DataFrame(rows) for rows in (played.steps, played.rounds, played.requests))
+    steps = steps.reindex(columns=[f.name for f in fields(StepRecord)]) if steps.empty else steps
+    rounds = rounds.reindex(columns=[f.name for f in fields(RoundRecord)] + ["name"]) if rounds.empty else rounds
+    for table in (rounds, requests):
+        table["measured"] = table["request"].isin(wanted)
+    return {"steps": steps, "rounds": rounds, "requests": requests}
+
+
+def _numbered(script: Script, number: int, replica: int) -> Script:
+    return replace(script, id=number, name=script.name if replica == 0 else f"{script.name}#{replica}")
+
+
+def _digest(table: Any) -> str:
+    """As a sweep names its cost table."""
+    return hashlib.sha256(repr(table).encode()).hexdigest()[:12]
+
+
+def run_body(plan: Simulation, folder: Path, sources: Mapping[str, str]) -> dict[str, Any]:
+    """What run.json says of the run in `folder`; the target is whatever the cost table is of."""
+    contract, provenance, trace = plan.costs.table.contract, plan.costs.table.provenance, plan.trace
+    device = contract.get("device") or provenance.get("device", "unknown device")
+    kept = {key: value for key, value in provenance.items() if not key.startswith("fit_")}
+    return {
+        "config": asdict(plan.config) | {"target": plan.target, "out": str(folder)},
+        "sources": dict(sources) | {"target": "the cost table", "out": "simulate"},
+        "environment": kept | {"device": f"{device}, simulated"},
+        "contract": {**contract, "clock": "simulated"},
+        "code": CODE,
+        "labels": {
+            "simulated": True,
+            "target": plan.target,
+            "rule": "coupled",
+            "temperature": plan.config.temperature,
+            "text": "pinned",
+            "replayed": trace.label,
+            "calibrated": trace.calibrated,
+            "executor": contract.get("executor", ""),
+        },
+        "workloads": [
+            {"name": w.name, "source": w.source, "licence": w.licence, "digest": w.digest} for w in plan.workloads
+        ],
+        "cost_table": {"digest": _digest(plan.costs.table), "provenance": provenance},
+        "trace": {"digest": trace.digest, "provenance": trace.provenance},
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,1 @@
+"""Intervals, block bootstrap, noise. Plain numpy."""

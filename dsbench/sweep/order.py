@@ -1,0 +1,168 @@
+"""Runs what is missing of a sweep: in which order, by whom, and what is kept of it. No torch.
+
+Arms of a (workload, batch size) are interleaved within a repeat, in random order: a block. A block stays on one device,
+so that its arms are compared on the same one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsbench.analysis.summary import write_summary
+from dsbench.errors import UsageError
+from dsbench.results.contamination import repeat_flags
+from dsbench.results.metrics import cell_summary
+from dsbench.results.store import Cell, RunStore, StoredCell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One repeat of one cell: the unit of loss."""
+
+    key: str  # the cell's folder
+    cell: Cell
+    number: int  # of the repeat
+    place: int  # in the sweep's order
+
+
+Block = tuple[Task, ...]
+Point = Sequence[tuple[str, Cell]]  # the arms of a (workload, batch size), with their keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a repeat left: its tables (steps, rounds, requests), facts for repeat.json, the memory ledger so far."""
+
+    tables: Mapping[str, pd.DataFrame]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    memory: Mapping[str, Any] | None = None
+
+
+class Crew(Protocol):
+    """Who measures: this process, or workers elsewhere."""
+
+    def work(
+        self, blocks: Sequence[Block], began: Callable[[Task], None], receive: Callable[[Task, Measured], None]
+    ) -> list[Task]:
+        """Measures every task, and returns those it gave up. `began` and `receive` are called in this process."""
+
+
+class Watcher(Protocol):
+    """Who is told how the sweep goes."""
+
+    def began(self, task: Task) -> None: ...
+
+    def ended(self, task: Task, measured: Measured) -> None: ...
+
+
+def order_of(points: Sequence[Point], *, repeats: int, seed: int) -> list[Block]:
+    """Every repeat of every cell, once: a function of its arguments alone, so that a resumed sweep keeps to it."""
+    blocks: list[Block] = []
+    place = 0
+    for point in points:
+        for number in range(repeats):
+            first = point[0][1]
+            dice = random.Random(
+                f"{seed} {first.workload} {first.batch} {number}" + (f" {first.rate}" if first.arrivals else "")
+            )
+            block = []
+            for key, cell in dice.sample(list(point), len(point)):
+                block.append(Task(key=key, cell=cell, number=number, place=place))
+                place += 1
+            blocks.append(tuple(block))
+    return blocks
+
+
+def order_facts(order: Sequence[Block]) -> list[dict[str, Any]]:
+    """The order as run.json keeps it."""
+    return [
+        {
+            "workload": b[0].cell.workload,
+            "batch": b[0].cell.batch,
+            "repeat": b[0].number,
+            "modes": [task.cell.mode for task in b],
+        }
+        for b in order
+    ]
+
+
+@contextmanager
+def writing(folder: Path, *, resume: bool, notice: Callable[[str], None]) -> Iterator[RunStore]:
+    """The run's store for this process alone, whatever a killed one left half-written cleared away.
+
+    Raises UsageError for a folder that cannot be written, holds a run unless that is resumed, or is being written to.
+    """
+    if (folder / "run.json").exists() and not resume:
+        raise UsageError(f"{folder} already holds a run", hint="--resume goes on with it, or name another --out")
+    store = RunStore(folder, create=True)
+    try:
+        with store.locked():
+            for lost in store.mend():
+                notice(f"{lost} could not be read: it is measured again")
+            yield store
+    finally:
+        store.forget()
+
+
+def missing(store: RunStore, points: Sequence[Point], repeats: int) -> int:
+    """Repeats that are still to be measured."""
+    return sum(len(set(range(repeats)) - store.repeats(key)) for point in points for key, _ in point)
+
+
+def run_missing(
+    store: RunStore,
+    points: Sequence[Point],
+    body: Mapping[str, Any],
+    crew: Crew,
+    watcher: Watcher,
+    *,
+    repeats: int,
+    seed: int,
+    blocks: Mapping[str, int],
+) -> list[Task]:
+    """Writes run.json, measures the repeats that the store lacks, writes their cells and summary.csv.
+
+    body: run.json; blocks: draft tokens a round by mode. Returns the tasks that were given up.
+    """
+    order = order_of(points, repeats=repeats, seed=seed)
+    body, code = {**body, "order": order_facts(order)}, body.get("code", "")
+    store.write_run(body)
+    done = {key: set(store.repeats(key)) for point in points for key, _ in point}
+
+    def settle(key: str, cell: Cell) -> None:
+        if done[key] >= set(range(repeats)):
+            write_cell(store, key, cell, block=blocks[cell.mode], code=code)
+
+    def receive(task: Task, measured: Measured) -> None:
+        store.write_repeat(task.key, measured.tables, number=task.number, facts={"place": task.place, **measured.facts})
+        done[task.key].add(task.number)
+        settle(task.key, task.cell)
+        if measured.memory is not None:
+            store.write_run({**body, "memory": measured.memory})
+        watcher.ended(task, measured)
+
+    for key, cell in itertools.chain(*points):
+        if not store.tells(key, done[key], code):
+            settle(key, cell)
+    left = [tuple(task for task in block if task.number not in done[task.key]) for block in order]
+    given_up = crew.work([block for block in left if block], watcher.began, receive)
+    if store.cells():
+        write_summary(store)
+    return given_up
+
+
+def write_cell(store: RunStore, key: str, cell: Cell, *, block: int, code: str) -> None:
+    """The cell's numbers and flags from its repeats. block: draft tokens a round; code: digest of what was measured."""
+    stored = StoredCell(folder=store.cell_folder(key), cell=cell, status="done", summary={}, flags=[])
+    tables = [stored.table(name) for name in ("steps", "rounds", "requests")]
+    summary = cell_summary(*tables, batch=cell.batch, block=block, open_loop=bool(cell.arrivals))
+    store.write_cell(key, cell, summary, [*summary["flags"], *repeat_flags(stored.facts())], code=code)

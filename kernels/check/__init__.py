@@ -1,0 +1,1 @@
+"""Every op with its reference, inputs, tolerance and costs."""

@@ -1,0 +1,1 @@
+"""Products fused with their neighbours in a layer."""

@@ -1,0 +1,1 @@
+"""Acceptance laws: from the target's logits to what each request emits."""

@@ -1,0 +1,1 @@
+"""Policies: from history and prices to a plan of a round. No torch."""

@@ -1,0 +1,1 @@
+"""Timing, timelines and device errors."""
