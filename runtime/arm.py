@@ -9,15 +9,16 @@ from dsbench.errors import UsageError
 
 PLANNED = ("argmax", "free", "early-stop", "threshold", "oracle")
 MOST = 1_000_000  # drafts in a window
-STEADY = ("full", "fixed", "argmax", "oracle")  # policies whose windows no host need see: their rounds may overlap
+CAPTURED = ("fixed", "argmax", "oracle")  # policies whose windows no host need see: their rounds may be captured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """`--mode` names a preset of these.
 
-    policy: full, fixed, threshold, early-stop, argmax, free (the argmax over token-free confidences of the round
-    itself), oracle or replay; layout: rectangular (every request pays the same rows) or packed (exactly the kept rows);
+    policy: fixed, threshold, early-stop, argmax, free (the argmax over the round's own token-free confidences), oracle
+    or record (drafts the block, verifies nothing);
+    layout: rectangular (every request pays the same rows) or packed (exactly the kept rows);
     commit: all that was verified, or the window alone.
     """
 
@@ -53,7 +54,7 @@ class Arm:
 
 
 # Drafts at every token of the text: it verifies nothing, because no confidence reaches its threshold.
-RECORDER = Arm(name="record", drafter="dspark", policy="threshold", layout="packed", commit="all", threshold=2.0)
+RECORDER = Arm(name="record", drafter="dspark", policy="record", layout="packed", commit="all")
 
 
 def parse_arm(mode: str) -> Arm:
@@ -63,10 +64,9 @@ def parse_arm(mode: str) -> Arm:
         return Arm(name=mode, drafter="none", policy="fixed", layout="packed", commit="all", fixed=0)
     if name == "static":
         fixed = _window(mode, detail) if detail else None
-        policy = "full" if fixed is None else "fixed"
-        return Arm(name=mode, drafter="dspark", policy=policy, layout="rectangular", commit="all", fixed=fixed)
+        return Arm(name=mode, drafter="dspark", policy="fixed", layout="rectangular", commit="all", fixed=fixed)
     if name == "no-trim" and not detail:
-        return Arm(name=mode, drafter="dspark", policy="full", layout="packed", commit="all")
+        return Arm(name=mode, drafter="dspark", policy="fixed", layout="packed", commit="all")
     if name in ("compact", "cap-accept"):
         commit = "all" if name == "compact" else "window"
         policy, _, value = (detail or "argmax").partition("=")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from dsbench.runtime.request import Request
 
+UNSEEN = -1  # what the arm cannot see
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
@@ -22,22 +24,22 @@ class StepRecord:
     rows: int  # M, rows of requests that the target ran
     tier: int  # rows of the executed shape, those beyond M for nobody
     padding: int  # rows run for nobody: tier - (budget + R)
-    misses: int  # passes that no captured graph fitted; 0 where there are none
     compiles: int  # kernels compiled during the step
     context: int  # S
     delivered: int  # tokens emitted by the step
-    draft_seconds: float
-    plan_seconds: float
-    pack_seconds: float
-    verify_seconds: float
-    accept_seconds: float
-    commit_seconds: float
     seconds: float  # the whole step
     predicted_seconds: float  # nan without a cost table
     confidence_age: int  # steps since the oldest of its requests' own confidences behind the budget; 0: none
     priors: int  # requests whose budget came from a prior
     extrapolated: bool  # the plan's shape lay outside the cost table's box
     flips: int  # emitted tokens where the pass's own choice differs from the pinned text; 0 where a trace is replayed
+    draft_seconds: float = 0.0
+    plan_seconds: float = 0.0
+    pack_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    accept_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    misses: int = 0  # passes that no captured graph fitted: none, since captured devices take what fits
     zombies: int = (
         0  # rows, drafts included, of seats whose request had ended, unknown to the round or not yet replaced
     )

@@ -147,3 +147,14 @@ def head_start(tokens: int, place: int, batch: int) -> int:
     an arm without drafts; their prompts then run a batch at a time, which no steady traffic grants.
     """
     return -(-tokens * (place + 1) // batch)
+
+
+def under_way(request: Request, place: int, batch: int) -> Request:
+    """The request with as much left to write as if it had come before, at its place of a full batch."""
+    text, sampling = request.canonical, request.sampling
+    left = head_start(sampling.max_tokens if text is None else len(text), place, batch)
+    return replace(
+        request,
+        canonical=None if text is None else text[:left],
+        sampling=replace(sampling, max_tokens=min(sampling.max_tokens, left)),
+    )

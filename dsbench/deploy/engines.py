@@ -7,20 +7,22 @@ from dataclasses import replace
 
 from dsbench.deploy.deployment import Deployment
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.arm import STEADY, Arm
+from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.drafters.draft import Drafter
-from dsbench.runtime.loop.drive import Loop
+from dsbench.runtime.loop.build import captures, make_captured, make_engine, make_models, slot_shape
+from dsbench.runtime.loop.captured import CapturedDevice
+from dsbench.runtime.loop.eager import EagerDevice
 from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.loop.executor import Executor
-from dsbench.runtime.loop.graphs import make_executor, make_models
-from dsbench.runtime.loop.overlap import Overlapped
 from dsbench.runtime.loop.passes import Models
-from dsbench.runtime.loop.steady import Steady, make_steady
-from dsbench.runtime.policy.budget import Budgets
-from dsbench.runtime.policy.planner import Planner
+from dsbench.runtime.loop.slots import SlotShape
+from dsbench.runtime.policy.calibrated import Calibrated
+from dsbench.runtime.policy.make import depths_of
+from dsbench.runtime.policy.prices import Prices
 from dsbench.runtime.request import Request
 from dsbench.runtime.watch.device_errors import named_device_errors
+
+Key = tuple[object, ...]
 
 
 class Engines:
@@ -32,13 +34,13 @@ class Engines:
 
     def __init__(self, deployment: Deployment, *, requests: int = 1) -> None:
         self.deployment, self.requests = deployment, requests
-        self.models: dict[tuple[str, str], Models] = {}
-        self.budgets: dict[tuple[object, ...], Budgets] = {}
-        self.captured: dict[tuple[object, ...], Executor | Steady] = {}
+        self.models: dict[Key, Models] = {}
+        self.prices: dict[Key, Prices] = {}
+        self.captured: dict[Key, CapturedDevice] = {}
 
     def make(
         self, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int
-    ) -> Loop:
+    ) -> Engine:
         """An engine with room for `batch` requests of the queue at once.
 
         Calibrations and the table's draft seconds are the block drafter's: a chain runs, and is recorded, without them.
@@ -49,45 +51,33 @@ class Engines:
 
     def _make(
         self, arm: Arm, config: EngineConfig, table: CostTable | None, queue: Sequence[Request], batch: int
-    ) -> Loop:
-        deployment, drafter = self.deployment, self.deployment.drafter_of(arm)
-        overlapped = deployment.overlap and overlaps(arm, config, queue)
-        config = replace(config, lag=config.lag or LAG) if overlapped else config
-        if deployment.graphs:
+    ) -> Engine:
+        deployment, drafter, chain = self.deployment, self.deployment.drafter_of(arm), arm.drafter == "mtp"
+        captured = deployment.graphs and captures(arm, config.rule)
+        if captured:
             batch = self.requests = max(batch, self.requests)
-            config = replace(config, graphs=batch, truncates=any(r.sampling.truncates for r in queue))
-        planner = self._planner(arm, drafter, config, table)
+            config = replace(config, lag=config.lag or LAG if deployment.overlap else 1)
+        calibrated = Calibrated(None if chain else deployment.calibrations, config.rule, drafter.block)
         models = self._models(drafter, config, queue, batch)
-        tokenizer = deployment.target.tokenizer
-        decode = tokenizer.decode if tokenizer else None
-        if overlapped:
-            steady = self._steady(models, arm, config, queue)
-            key = (id(table), steady.depths, config.draft, arm.weight)
-            engine = Overlapped(steady, arm, planner, config, decode=decode, budgets=self.budgets.get(key))
-            if engine.steering.budgets is not None:
-                self.budgets[key] = engine.steering.budgets
-            return engine
-        return Engine(
-            deployment.target.model,
-            drafter,
+        shape = slot_shape(models, batch, queue, deployment.target.eos)
+        device: EagerDevice | CapturedDevice
+        if captured:
+            device = self._captured(models, arm, config, shape, calibrated)
+        else:
+            device = EagerDevice(models, arm, shape, calibrated.maps, config.prefill_chunk)
+        tokenizer, table = deployment.target.tokenizer, None if chain else table
+        key = (id(table), drafter.block, depths_of(arm, drafter.block, full=config.draft == "full"))
+        engine = make_engine(
+            device,
             arm,
-            planner,
             config,
-            eos=deployment.target.eos,
-            executor=self._executor(models, arm, config),
-            decode=decode,
+            calibrated,
+            table,
+            decode=tokenizer.decode if tokenizer else None,
+            prices=self.prices.get(key),
         )
-
-    def _planner(self, arm: Arm, drafter: Drafter, config: EngineConfig, table: CostTable | None) -> Planner:
-        chain = arm.drafter == "mtp"
-        return Planner(
-            arm,
-            block=drafter.block,
-            rule=config.rule,
-            lag=config.lag,
-            table=None if chain else table,
-            calibrations=None if chain else self.deployment.calibrations,
-        )
+        self.prices[key] = engine.prices
+        return engine
 
     def _models(self, drafter: Drafter, config: EngineConfig, queue: Sequence[Request], batch: int) -> Models:
         """The drafter's, over the pages it had before where these hold the queue; else over new ones."""
@@ -97,46 +87,28 @@ class Engines:
         key = (drafter.digest, config.rule)
         known = self.models.pop(key, None)
         if known is None or not _holds(known, tokens, longest + drafter.block + 1):
-            self.captured = {k: made for k, made in self.captured.items() if made.models is not known}
+            self.captured = {k: made for k, made in self.captured.items() if made.passes.models is not known}
             del known
             known = make_models(model, drafter, config, tokens, longest)
         self.models[key] = known
         return known
 
-    def _executor(self, models: Models, arm: Arm, config: EngineConfig) -> Executor:
-        depth = arm.depth(models.drafter.block)
-        key = ("round by round", models.drafter.digest, config.rule, depth, config.truncates)
+    def _captured(
+        self, models: Models, arm: Arm, config: EngineConfig, shape: SlotShape, calibrated: Calibrated
+    ) -> CapturedDevice:
+        """Graphs that were captured before, where they hold what is asked."""
+        depth, waits = arm.depth(models.drafter.block), not self.deployment.overlap
+        key = (models.drafter.digest, depth, arm.commit, shape.replayed, shape.truncates)
         made = self.captured.get(key)
-        if made is None or isinstance(made, Steady) or made.models is not models or made.most < config.graphs:
-            made = make_executor(models, config, depth)
-        if config.graphs:
-            self.captured[key] = made
-        return made
-
-    def _steady(self, models: Models, arm: Arm, config: EngineConfig, queue: Sequence[Request]) -> Steady:
-        depth, scripted = arm.depth(models.drafter.block), queue[0].trace is not None
-        recorded = max(len(r.canonical or ()) for r in queue)
-        key = ("overlapped", models.drafter.digest, depth, arm.commit, scripted)
-        made = self.captured.get(key)
-        if (
-            not isinstance(made, Steady)
-            or made.models is not models
-            or made.seats.shape.seats < config.graphs
-            or made.seats.shape.recorded < recorded
-        ):
-            eos = self.deployment.target.eos
-            made = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
+        if made is None or made.passes.models is not models or not _fits(made.slots.shape, shape):
+            made = make_captured(models, arm, config, shape, calibrated)
+        made.waits, made.maps = waits, calibrated.maps
         self.captured[key] = made
         return made
 
 
-def overlaps(arm: Arm, config: EngineConfig, queue: Sequence[Request]) -> bool:
-    """Whether rounds may be launched before those before them are read.
-
-    Not where rows follow from this step's confidences, a rule asks the host, or logits are cut by top-k or top-p.
-    """
-    truncates = any(r.sampling.truncates for r in queue)
-    return config.rule == "coupled" and arm.policy in STEADY and not truncates
+def _fits(mine: SlotShape, asked: SlotShape) -> bool:
+    return mine.slots >= asked.slots and mine.recorded >= asked.recorded
 
 
 def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int, context: int) -> int:

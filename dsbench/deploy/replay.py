@@ -114,10 +114,13 @@ def replay_queue(
     rows = [row for row in rows if len(row.prompt) + config.max_tokens <= shape.context]
     if not rows:
         raise UsageError(f"no prompt of {workload.name} fits the context of {shape.context} tokens")
-    return [_request(number, *divmod(number, len(rows)), rows, config, shape.vocab) for number in range(size)]
+    return [replay_request(number, *divmod(number, len(rows)), rows, config, shape.vocab) for number in range(size)]
 
 
-def _request(number: int, replica: int, at: int, rows: Sequence[TraceRow], config: RunConfig, vocab: int) -> Request:
+def replay_request(
+    number: int, replica: int, at: int, rows: Sequence[TraceRow], config: RunConfig, vocab: int
+) -> Request:
+    """Request `number`, the replica of a row, with its text pinned and its drafts to be replayed."""
     row = rows[at]
     text = [i % vocab for i in row.output]
     sampling = SamplingParams(

@@ -15,12 +15,12 @@ from dsbench.deploy.deployment import Deployment
 from dsbench.deploy.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import EventKey
+from dsbench.results.tables import repetition
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import Request
 from dsbench.sweep.generate import build_requests, run_requests
-from dsbench.sweep.measure import repetition
 
 ARM = "no-trim"
 

@@ -35,6 +35,10 @@ class Costs:
         """A plain round of an arm that drafts in others."""
         return self.table.plain_seconds(requests, context)
 
+    def tier(self, rows: int) -> int:
+        """Rows that really run."""
+        return self.table.tier(rows)
+
     def prefill(self, requests: int, rows: int, context: int) -> float:
         """A pass of so many prompt rows. The table times no prompts: a verify pass of as many rows stands for it."""
         return self.verify(requests, rows, context)

@@ -15,27 +15,30 @@ from typing import Any
 
 import numpy as np
 
-from dsbench.deploy.replay import matching_trace, refuse_chains, trace_workload
+from dsbench.deploy.replay import matching_trace, refuse_chains, replay_request, trace_workload
 from dsbench.errors import UsageError
 from dsbench.profiles.samples import samples_path
 from dsbench.ranges import parse_modes, parse_range, split_workloads
-from dsbench.results.acceptance_trace import Trace
+from dsbench.results.acceptance_trace import Trace, TraceRow
 from dsbench.results.metrics import DRIFTS, cell_summary
 from dsbench.results.store import Cell, RunStore
-from dsbench.runtime.arm import STEADY, Arm, parse_arm
-from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.policy.budget import DEPTHS
-from dsbench.runtime.policy.objective import Array
-from dsbench.runtime.records import RoundRecord, StepRecord
+from dsbench.runtime.arm import CAPTURED, Arm, parse_arm
+from dsbench.results.tables import tables_of
+from dsbench.runtime.config import LAG, EngineConfig
+from dsbench.runtime.loop.drive import run_closed_loop
+from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.loop.scheduler import CAPTURED_PROMPTS, CHUNKS, eager_prompts
+from dsbench.runtime.loop.virtual import VirtualDevice
+from dsbench.runtime.policy.calibrated import Calibrated
+from dsbench.runtime.policy.make import depths_of, make_policy
+from dsbench.runtime.policy.prices import Prices
 from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
-from dsbench.simulate.choose import OVERLAPPED, WAITING, Pace
 from dsbench.simulate.costs import Costs, load_costs
-from dsbench.simulate.loop import Played, play
-from dsbench.simulate.requests import Script, script_of
-from dsbench.workloads.lengths import head_start
+from dsbench.workloads.lengths import under_way
 from dsbench.workloads.workload import Workload
 
+FAR = 2**31  # tokens of context and ids of the vocabulary: a simulation is bound by neither
 CODE = "simulated"  # instead of the sources that were measured
 UNTIMED_HOST = "every phase is waited for, and this table does not hold the host's time"
 UNTIMED_SLOTS = "short drafts are priced as whole blocks: this table does not time slots"
@@ -53,17 +56,33 @@ class Simulation:
     costs: Costs
     target: str  # whose step times the table holds
 
-    @property
-    def prior(self) -> Array:
-        return np.asarray(self.trace.calibrations().entries[0].prior_survival)
+    def captured(self, arm: Arm) -> bool:
+        """Whether the deployment that was profiled runs the arm's rounds as captured graphs."""
+        return self.costs.table.contract.get("executor") in ("overlap", "graphs") and arm.policy in CAPTURED
 
-    def pace(self, arm: Arm) -> Pace:
-        """As the deployment that was profiled runs the arm."""
-        lag, overlaps = self.config.budget_lag, self.costs.table.contract.get("executor") == "overlap"
-        if overlaps and arm.policy in STEADY:
-            age = lag or OVERLAPPED.age
-            return Pace(delay=age - 1, age=age, waits=False)
-        return replace(WAITING, age=lag)
+    def lag(self, arm: Arm) -> int:
+        """Rounds between the confidences behind a budget and the round that uses them, as that deployment has them."""
+        overlaps = self.captured(arm) and self.costs.table.contract["executor"] == "overlap"
+        return self.config.budget_lag or (LAG if overlaps else 1)
+
+    def engine(self, arm: Arm, batch: int) -> Engine:
+        """An engine of the arm on a virtual device for `batch` requests at a time."""
+        block, captured, config = self.trace.block if arm.drafter != "none" else 0, self.captured(arm), self.config
+        calibrated = Calibrated(self.trace.calibrations(), "coupled", block)
+        device = VirtualDevice(
+            self.costs,
+            arm,
+            block,
+            slots=batch,
+            context=FAR,
+            maps=calibrated.maps,
+            prompts=CAPTURED_PROMPTS if captured else eager_prompts(EngineConfig().prefill_chunk),
+            chunks=CHUNKS,
+            exact=not captured,
+        )
+        prices = Prices(self.costs.table, block, depths_of(arm, block, full=config.draft == "full"))
+        engine = EngineConfig(lag=self.lag(arm), draft=config.draft)
+        return Engine(device, arm, make_policy(arm, prices, "coupled"), prices, calibrated, engine)
 
     def cell(self, arm: Arm, batch: int, workload: Workload) -> Cell:
         config = self.config
@@ -142,7 +161,7 @@ def simulate(plan: Simulation, store: RunStore, sources: Mapping[str, str], noti
             shutil.copy(source, store.folder / source.name.replace(table.stem, "cost"))
     for workload in plan.workloads:
         rows = {(row.workload, row.name): row for row in plan.trace.rows}
-        texts = [script_of(rows[p.workload, p.id], plan.config.max_tokens) for p in workload.prompts]
+        texts = [rows[p.workload, p.id] for p in workload.prompts]
         for batch in plan.batches:
             for arm in plan.arms:
                 _play_cell(plan, store, arm, batch, workload, texts)
@@ -150,31 +169,19 @@ def simulate(plan: Simulation, store: RunStore, sources: Mapping[str, str], noti
 
 
 def _play_cell(
-    plan: Simulation, store: RunStore, arm: Arm, batch: int, workload: Workload, texts: Sequence[Script]
+    plan: Simulation, store: RunStore, arm: Arm, batch: int, workload: Workload, texts: Sequence[TraceRow]
 ) -> None:
     cell = plan.cell(arm, batch, workload)
-    measured, pace = cell.measured, plan.pace(arm)
-    queue = [_numbered(texts[i % len(texts)], i, i // len(texts)) for i in range(2 * batch + measured + batch // 2)]
+    size = 2 * batch + cell.measured + batch // 2
+    queue = [replay_request(i, *divmod(i, len(texts)), texts, plan.config, FAR) for i in range(size)]
     if cell.start == "spread":
-        queue[:batch] = [replace(s, room=head_start(s.room, i, batch)) for i, s in enumerate(queue[:batch])]
-    wanted = frozenset(range(batch, batch + measured))
-    block = plan.trace.block if arm.drafter != "none" else 0
-    played = play(
-        queue,
-        arm,
-        block,
-        plan.costs,
-        pace,
-        concurrency=batch,
-        until=wanted,
-        prior=plan.prior,
-        depths=DEPTHS,
-        full=plan.config.draft == "full",
-    )
-    tables = tables_of(played, wanted)
+        queue[:batch] = [under_way(request, i, batch) for i, request in enumerate(queue[:batch])]
+    wanted, engine = frozenset(range(batch, batch + cell.measured)), plan.engine(arm, batch)
+    run_closed_loop(engine, queue, concurrency=batch, until=wanted)
+    tables = tables_of(engine, queue, wanted, "coupled", None)
     key = cell.key(plan.costs.table.contract, CODE)
     store.write_repeat(key, tables)
-    summary = cell_summary(*tables.values(), batch=batch, block=block)
+    summary = cell_summary(*tables.values(), batch=batch, block=engine.device.block)
     steady = [flag for flag in summary["flags"] if not flag.startswith(DRIFTS)]  # its clock is the table's
     flags = steady + doubts(plan, arm)
     store.write_cell(key, cell, summary | {"flags": flags}, flags, code=CODE)
@@ -184,27 +191,11 @@ def doubts(plan: Simulation, arm: Arm) -> list[str]:
     """What the table does not hold of this arm, in words."""
     table, captured = plan.costs.table, plan.costs.table.contract.get("executor", "eager") != "eager"
     found = []
-    if table.contract.get("executor") == "overlap" and plan.pace(arm).waits:
+    if table.contract.get("executor") == "overlap" and not plan.captured(arm):
         found.append(UNTIMED_HOST)
     if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.slot_bias == 0:
         found.append(UNTIMED_SLOTS)
     return found
-
-
-def tables_of(played: Played, wanted: frozenset[int]) -> dict[str, Any]:
-    """The three tables of a repeat; requests of `wanted` are the measured ones."""
-    import pandas as pd
-
-    steps, rounds, requests = (pd.DataFrame(rows) for rows in (played.steps, played.rounds, played.requests))
-    steps = steps.reindex(columns=[f.name for f in fields(StepRecord)]) if steps.empty else steps
-    rounds = rounds.reindex(columns=[f.name for f in fields(RoundRecord)] + ["name"]) if rounds.empty else rounds
-    for table in (rounds, requests):
-        table["measured"] = table["request"].isin(wanted)
-    return {"steps": steps, "rounds": rounds, "requests": requests}
-
-
-def _numbered(script: Script, number: int, replica: int) -> Script:
-    return replace(script, id=number, name=script.name if replica == 0 else f"{script.name}#{replica}")
 
 
 def _digest(table: Any) -> str:

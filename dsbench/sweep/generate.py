@@ -11,11 +11,11 @@ from dsbench.deploy.engines import Engines
 from dsbench.errors import UsageError
 from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import CostTable
+from dsbench.results.tables import later_ceiling
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.drive import Loop, run_closed_loop
 from dsbench.runtime.request import Request, SamplingParams, request_seed
-from dsbench.sweep.measure import later_ceiling
 from dsbench.workloads.workload import load_workload
 
 

@@ -7,50 +7,16 @@ take a slot once it has come, whether the engine is ready for it or not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from dsbench.errors import UsageError
-from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
+from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.watch.device_errors import named_device_errors
-from dsbench.runtime.watch.timeline import Timeline
-
-
-class Loop(Protocol):
-    """What runs requests round by round: the engine that waits for each, or the overlapped one."""
-
-    config: EngineConfig
-    steps: list[StepRecord]
-    finished: list[RequestRecord]
-
-    @property
-    def rounds(self) -> Sequence[RoundRecord]: ...
-
-    @property
-    def running(self) -> Sequence[Request]: ...
-
-    def admit(self, requests: Sequence[Request]) -> list[Request]: ...
-
-    def step(self) -> StepRecord | None: ...
-
-    def cancel(self, request: Request) -> None:
-        """Ends a running request where it is, between two steps; others are left alone."""
-
-    def now(self) -> float:
-        """Seconds on the clock of its records."""
-
-    def rest(self, until: float) -> None:
-        """Nobody is there: finishes what is under way and sleeps until that second, which no step is charged for."""
-
-    def record(self, timeline: Timeline | None) -> None:
-        """Tells the timeline of every phase from here on; None: nobody."""
-
-    def close(self) -> None: ...
 
 
 def run_closed_loop(
-    engine: Loop,
+    engine: Engine,
     queue: Sequence[Request],
     *,
     concurrency: int,
@@ -66,7 +32,7 @@ def run_closed_loop(
 
 
 def run_open_loop(
-    engine: Loop,
+    engine: Engine,
     queue: Sequence[Request],
     arrivals: Sequence[float],
     *,
@@ -89,7 +55,7 @@ def run_open_loop(
 
 
 def _run(
-    engine: Loop,
+    engine: Engine,
     queue: Sequence[Request],
     times: Sequence[float],
     concurrency: int,

@@ -1,303 +1,316 @@
-"""The engine: one decode step on one screen, admission, and what a finished request leaves behind.
+"""The engine: one decode step for every device. No torch.
 
-It sees ids, never text (a stop string is found by the `decode` it is given), and holds no policy: windows come from
-the planner, acceptance from the judges, pages from the pool. One path, whose passes an executor runs: as they are, or
-as captured graphs.
+    fill      prompts that are due run; requests take slots
+    choose    the policy plans the round from what was read so far
+    launch    the device drafts, verifies and commits
+    complete  tokens and confidences of the round that is due -> requests, history, records
+
+Windows, packing, acceptance, lengths, EOS and token limits are the device's; only stop strings and cancelled requests
+end here. A request that has ended runs on in rounds launched before that was known; what they bring it is dropped.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dsbench.kernels.compiles import compile_count
-from dsbench.kernels.judge import UNSEEN
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.drafters.draft import DepthRule, Draft, Drafter, standing_of
-from dsbench.runtime.law.accept import Verdict
-from dsbench.runtime.loop.executor import Executed, Executor
 from dsbench.runtime.loop.finish import extend
-from dsbench.runtime.loop.graphs import make_executor, make_models
-from dsbench.runtime.loop.passes import Round
-from dsbench.runtime.loop.prefill import prefill
-from dsbench.runtime.loop.script import script_of
-from dsbench.runtime.policy.planner import PlanInputs, Planner, VerifyPlan
+from dsbench.runtime.loop.rounds import COUNTS, Completed, InFlight, Launched, Stamp
+from dsbench.runtime.loop.scheduler import Residence, Scheduler, Slotted
+from dsbench.runtime.policy.calibrated import Calibrated
+from dsbench.runtime.policy.guard import Guard
+from dsbench.runtime.policy.history import History
+from dsbench.runtime.policy.objective import Array
+from dsbench.runtime.policy.plan import Policy, VerifyPlan
+from dsbench.runtime.policy.prices import Prices
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
-from dsbench.runtime.sampling import sampling_of
-from dsbench.runtime.targets.dense import DenseTarget
-from dsbench.runtime.watch.timeline import Timeline, spanned
-from dsbench.runtime.watch.timing import PhaseTimer, sleep_until
+
+
+class Clock(Protocol):
+    """Seconds since the engine's device was made."""
+
+    def now(self) -> float: ...
+
+    def count(self, seconds: float) -> None: ...
+
+    def rest(self, until: float) -> None: ...
+
+
+class Compiles(Protocol):
+    """Kernels compiled in this process so far."""
+
+    @property
+    def total(self) -> int: ...
+
+
+class Device(Slotted, Protocol):
+    """What launches a round and knows when it is done."""
+
+    block: int
+    context: int  # tokens a request may have in all
+    eos: frozenset[int]
+    replayed: bool  # drafts are a trace's
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def compiled(self) -> Compiles: ...
+
+    def open(self, request: Request) -> bool:
+        """Gives a request all pages it may need; False, and nothing taken, where there are too few."""
+
+    def release(self, request: Request) -> None: ...
+
+    def launch(self, n: int, plan: VerifyPlan, policy: Policy, context: int) -> Launched:
+        """Starts a round of the first n slots, which hold `context` tokens in all."""
+
+    def wait(self, launched: Launched) -> None: ...
+
+    def read(self, left: Any) -> Array: ...
+
+    def stamp(self) -> Stamp: ...
+
+    def between(self, first: Stamp, last: Stamp) -> float: ...
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """What a part of the host's work runs within."""
+
+    def number(self, step: int) -> None: ...
+
+    def check(self) -> None: ...
+
+    def reset(self) -> None: ...
 
 
 class Engine:
-    """Runs requests in one arm. `tokens` bounds what all running requests may hold in the pool together, `longest` what
-    one of them may; None: the target's context.
-
-    An `executor` of another engine, closed before, may be used again by an arm with the same drafter, depth and rule;
-    then its pool is what there is.
-    """
+    """Runs requests in one arm on a device. `delay`: rounds that are launched before one is read."""
 
     def __init__(
         self,
-        target: DenseTarget,
-        drafter: Drafter,
+        device: Device,
         arm: Arm,
-        planner: Planner,
+        policy: Policy,
+        prices: Prices,
+        calibrated: Calibrated,
         config: EngineConfig,
         *,
-        eos: frozenset[int],
-        tokens: int = 0,
         decode: Callable[[Sequence[int]], str] | None = None,
-        executor: Executor | None = None,
-        longest: int | None = None,
     ) -> None:
-        self.target, self.drafter, self.arm, self.planner, self.config = target, drafter, arm, planner, config
-        self.eos, self.decode = eos, decode
-        if executor is None:
-            models = make_models(target, drafter, config, tokens, longest or target.shape.context)
-            executor = make_executor(models, config, arm.depth(drafter.block))
-        self.executor = executor
-        self.pool = self.executor.models.pool
-        self.timer, self._compiles = PhaseTimer(target.device), compile_count()
-        self.running: list[Request] = []
+        self.device, self.arm, self.prices, self.config, self.decode = device, arm, prices, config, decode
+        self.delay = max(config.lag, 1) - 1
+        self.policy = Guard(policy, arm.depth(device.block), device.check)
+        self.history = History(device.capacity, device.block)
+        self.scheduler = Scheduler(device, self.history, calibrated.prior, device.prompts)
         self.steps: list[StepRecord] = []
-        self.rounds: list[RoundRecord] = []
         self.finished: list[RequestRecord] = []
-        self._admitted: dict[int, tuple[float, float]] = {}  # request id -> when admitted, when its first token came
-        self.timeline: Timeline | None = None
+        self._running: dict[int, Residence] = {}
+        self._in_flight: deque[InFlight] = deque()
+        self._completed: list[Completed] = []
+        self._last = device.stamp()  # when the last completed round was done
+        device.reset()
 
-    def record(self, timeline: Timeline | None) -> None:
-        """Tells the timeline of every phase from here on; None: nobody."""
-        self.timeline = self.executor.timeline = timeline
-        self.timer.around = (lambda name: nullcontext()) if timeline is None else timeline.span
-
-    @torch.inference_mode()
-    def step(self) -> StepRecord:
-        """One round for every running request: draft, plan, pack, verify, accept, commit."""
-        requests, phase, begin = self.running, self.timer.phase, self.timer.now()
-        self.timer.reset()
-        self._number_round()
-        self.executor.misses, compiled = 0, self._compiles.total
-        self._open_round(requests)
-        limits, context = self._limits(requests), sum(r.committed for r in requests)
-        with phase("draft"):
-            now = self._round(requests)
-            draft = self.executor.draft(now, self._depth(requests, limits, context))
-        with phase("plan"):
-            plan, inputs = self.planner.plan(requests, draft, limits, context)
-            verified = self._verified(plan, limits, draft.depth)
-        done = self.executor.verify(now, draft, plan.window, verified, phase)
-        assert done.rows == int(verified.sum()) + len(requests), "executed rows are not the plan's"
-        if now.script is not None:  # weights that did not write the text choose otherwise
-            done.verdict.flips.zero_()
-        with phase("commit"):
-            delivered = self._commit(requests, done.verdict)
-        self._record_rounds(requests, draft, plan, verified, done.verdict, delivered, now)
-        record = self._record(begin, requests, done, plan, inputs, delivered, context, self._compiles.total - compiled)
-        self._retire()
+    def step(self) -> StepRecord | None:
+        """Launches a round, completes the one that is due; returns what it completed last, None while nothing is."""
+        device, scheduler, history = self.device, self.scheduler, self.history
+        device.number(history.step)
+        begun = device.stamp()
+        scheduler.fill(self._first_token)
+        if scheduler:
+            with device.phase("plan"):
+                plan = self.policy.choose(history)
+            self._in_flight.append(self._launch(plan, begun))
+        record = None
+        while self._in_flight and (len(self._in_flight) > self.delay or not scheduler):
+            record = self._complete(self._in_flight.popleft())
         return record
 
-    @torch.inference_mode()
+    @property
+    def running(self) -> list[Request]:
+        """Requests in slots and those whose prompts wait; some may have ended on the device already."""
+        return [residence.request for residence in self._running.values()]
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """Made when they are asked for: the loop has no time for them."""
+        arm, block, replayed = self.arm, self.device.block, self.device.replayed
+        return [record for one in self._completed for record in one.records(arm, block, replayed)]
+
     def admit(self, requests: Sequence[Request]) -> list[Request]:
-        """Gives pages to as many requests as fit, in order, and prefills them; returns those that did not fit.
+        """Takes as many requests as slots and pages allow, in order; returns those that did not fit.
 
         Raises UsageError for a prompt that leaves no room for a token.
         """
-        taken: list[Request] = []
-        for request in requests:
-            need = request.slots_needed(self.target.shape.context, self.drafter.block)
-            if not self.pool.open(request.id, need):
-                break
-            taken.append(request)
-            self._admitted[request.id] = (self.timer.now(), 0.0)
-        config = self.config
-        self._number_round()
-        with spanned(self.timeline if taken else None, "prefill", device=True):
-            for request, token in prefill(
-                taken, self.target, self.drafter, self.pool, rule=config.rule, chunk=config.prefill_chunk
-            ):
-                first = request.canonical[0] if config.rule == "coupled" and request.canonical else token
-                extend(request, [first], self.eos, self.decode, request.room(self.target.shape.context))
-                self._admitted[request.id] = (self._admitted[request.id][0], self.timer.now())
-        self.running = self.running + taken
-        self._retire()
-        return list(requests[len(taken) :])
+        free = self.device.capacity - len(self._running)
+        for count, request in enumerate(requests):
+            if count >= free or not self.device.open(request):
+                return list(requests[count:])
+            residence = Residence(request=request, admitted=self.now(), room=request.room(self.device.context))
+            self._running[request.id] = residence
+            self.scheduler.waiting.append(residence)
+        return []
 
     def cancel(self, request: Request) -> None:
-        """Ends a running request where it is."""
-        if any(r is request for r in self.running):
+        """Ends a running request where it is; what is in flight for it is dropped when it arrives."""
+        residence = self._running.get(request.id)
+        if residence is not None and residence.request is request:
             request.finish_reason = "cancelled"
-            self._retire()
+            self._leave(residence)
 
     def now(self) -> float:
-        """Seconds since it was made."""
-        return self.timer.now()
+        """Seconds on the clock of the records."""
+        return self.device.clock.now()
 
     def rest(self, until: float) -> None:
-        """Nobody is there: sleeps until that second, which lies in no step."""
-        sleep_until(self.timer.now, until)
-
-    def _number_round(self) -> None:
-        if self.timeline is not None:
-            self.timeline.round = len(self.steps)
-
-    def _limits(self, requests: Sequence[Request]) -> np.ndarray:
-        """Drafts each request may verify: G, or what is allowed less the bonus."""
-        return np.array([min(self.drafter.block, r.room(self.target.shape.context) - 1) for r in requests], np.int64)
-
-    def _open_round(self, requests: Sequence[Request]) -> None:
-        """Pages up to the end of the block, and a new round for the noise keys."""
-        for request in requests:
-            self.pool.grow(request.id, request.committed + self.drafter.block + 1)
-            request.rounds += 1
-
-    def _depth(self, requests: Sequence[Request], limits: np.ndarray, context: int) -> DepthRule:
-        """How many slots the drafter is to fill, once it knows the block's token-free confidences."""
-        most = self.arm.depth(self.drafter.block)
-        if self.config.draft == "full" or self.arm.sees_whole_block or self.arm.layout == "rectangular":
-            return lambda free: torch.full((len(requests),), most)
-        return lambda free: self.planner.depth(requests, free, limits, context).clamp(max=most)
-
-    def _verified(self, plan: VerifyPlan, limits: np.ndarray, depth: Tensor) -> Tensor:
-        """Drafts per request that the target runs: the window, the whole block to see past it, or one shape for all."""
-        if self.arm.layout == "rectangular":
-            return depth
-        if self.arm.commit == "window":
-            return torch.minimum(torch.from_numpy(limits).to(depth), depth)
-        return plan.window
-
-    def _round(self, requests: Sequence[Request]) -> Round:
-        """Where the requests stand, from the host's lists to the device."""
-        device, block = self.target.device, self.drafter.block
-        recorded = self._recorded(requests, block + 1)
-        return Round(
-            standing=standing_of(requests, self.pool, device),
-            sampling=sampling_of(requests, device),
-            recorded=recorded,
-            script=script_of(requests, recorded, block, self.target.shape.vocab),
-        )
-
-    def _recorded(self, requests: Sequence[Request], width: int) -> Tensor | None:
-        """The pinned text's next `width` tokens per request, -1 where none is recorded; only the coupled rule pins."""
-        if self.config.rule != "coupled" or all(r.canonical is None for r in requests):
-            return None
-        rows = [(r.canonical or [])[len(r.output) : len(r.output) + width] for r in requests]
-        return torch.tensor([row + [-1] * (width - len(row)) for row in rows], device=self.target.device)
-
-    def _commit(self, requests: Sequence[Request], verdict: Verdict) -> list[int]:
-        """Extends each request by what was accepted and the token after it; returns tokens delivered per request."""
-        delivered, context = [], self.target.shape.context
-        for request, accepted, tokens in zip(requests, verdict.accepted.tolist(), verdict.tokens.tolist(), strict=True):
-            delivered.append(extend(request, tokens[: accepted + 1], self.eos, self.decode, request.room(context)))
-            self.pool.truncate(request.id, request.committed)
-        return delivered
+        """Completes what is in flight and sleeps until that second, which is no round's idle time."""
+        while self._in_flight:
+            self._complete(self._in_flight.popleft())
+        self.device.clock.rest(until)
+        self._last = self.device.stamp()
 
     def close(self) -> None:
-        """Lets go of the requests still running, and of their pages; nobody records any more."""
-        self.record(None)
-        for request in self.running:
-            self.pool.release(request.id)
-        self.running = []
+        """Lets go of the requests still running, of their slots and pages."""
+        self.device.reset()
+        for residence in self._running.values():
+            self.device.release(residence.request)
+        self._running = {}
+        self._in_flight.clear()
+        self.history = History(self.device.capacity, self.device.block)
+        self.scheduler = Scheduler(self.device, self.history, self.scheduler.prior, self.device.prompts)
 
-    def _retire(self) -> None:
-        now = self.timer.now()
-        for request in [r for r in self.running if r.finished]:
-            self.pool.release(request.id)
-            admitted, first = self._admitted.pop(request.id)
-            self.finished.append(RequestRecord.of(request, admitted, first, now))
-        self.running = [r for r in self.running if not r.finished]
-
-    def _record(
-        self,
-        begin: float,
-        requests: Sequence[Request],
-        done: Executed,
-        plan: VerifyPlan,
-        inputs: PlanInputs,
-        delivered: list[int],
-        context: int,
-        compiles: int,
-    ) -> StepRecord:
-        phases: Any = {f"{name}_seconds": seconds for name, seconds in self.timer.seconds.items()}
-        seconds, outside = self.planner.predict(StepShape(len(requests), done.rows, context))
-        record = StepRecord(
-            step=len(self.steps),
-            start=begin,
-            requests=len(requests),
-            budget=plan.budget,
-            rows=done.rows,
-            padding=done.tier - (plan.rows if self.arm.commit == "all" else done.rows),
+    def _launch(self, plan: VerifyPlan, begun: Stamp) -> InFlight:
+        device, history, slots = self.device, self.history, tuple(self.scheduler.slots)
+        host, compiled, filled = time.perf_counter(), device.compiled.total, device.stamp()
+        context = history.context
+        launched = device.launch(len(slots), plan, self.policy, context)
+        history.step += 1
+        return InFlight(
+            launched=launched,
+            slots=slots,
+            rows=history.rows,
+            residences=history.residence[history.rows],
             context=context,
-            tier=done.tier,
-            delivered=sum(delivered),
-            misses=self.executor.misses,
-            compiles=compiles,
-            seconds=(now := self.timer.now()) - begin,
-            read=now,
-            predicted_seconds=seconds,
-            confidence_age=inputs.age,
-            priors=inputs.priors,
-            extrapolated=outside,
-            flips=int(done.verdict.flips.sum()),
-            seats=len(requests),
-            **phases,
+            begun=begun,
+            filled=filled,
+            host=time.perf_counter() - host,
+            compiles=device.compiled.total - compiled,
         )
+
+    def _complete(self, flight: InFlight) -> StepRecord:
+        """Waits for the round, hands its results to its requests, and frees the slots of those that ended."""
+        device, history, launched, step = self.device, self.history, flight.launched, len(self.steps)
+        device.number(step)
+        with device.phase("wait"):
+            device.wait(launched)
+        ints, reals = self._read(launched)
+        counts = dict(zip(COUNTS, ints.T, strict=False))
+        slots = self._present(flight, counts)
+        rows, delivered = flight.rows[slots], counts["delivered"][slots].copy()
+        before, last = history.emitted[rows], np.zeros(len(slots), bool)
+        tokens = ints[slots, len(COUNTS) : len(COUNTS) + device.block + 1].tolist()
+        ended = (counts["ended"][slots] > 0).tolist()
+        for i, (slot, mine, count, over) in enumerate(
+            zip(slots.tolist(), tokens, delivered.tolist(), ended, strict=True)
+        ):
+            request = flight.slots[slot].request
+            request.rounds += 1
+            delivered[i], last[i] = self._extend(request, mine[:count], ended=over), request.finished
+        history.emit(rows, delivered)
+        if launched.plan.depth and self.policy.looks != "text":  # an oracle's certainties say nothing of the next round
+            history.observe(rows, reals[slots, 2], step)
+        one = Completed(
+            round=flight,
+            step=step,
+            counted=slots,
+            before=before,
+            delivered=delivered,
+            last=last,
+            ints=ints,
+            reals=reals,
+        )
+        record = self._record(one)
+        if self.config.record_rounds:
+            self._completed.append(one)
+        for slot in slots[last].tolist():
+            self._leave(flight.slots[slot])
+        return record
+
+    def _read(self, launched: Launched) -> tuple[Array, Array]:
+        """What the round left; reading the tokens is tried again where it fails."""
+        read, attempt, nothing = (
+            self.device.read,
+            self.policy.attempt,
+            np.full(launched.reals.shape, np.nan, np.float32),
+        )
+        reals = attempt("reading the confidences", lambda: read(launched.reals), lambda: nothing)
+        return attempt("reading the tokens", lambda: read(launched.ints), lambda: read(launched.ints)), reals
+
+    def _present(self, flight: InFlight, counts: dict[str, Array]) -> Array:
+        """Slots of the round whose requests are still there; new ones among them get their first token."""
+        history = self.history
+        slots = history.present(flight.rows, flight.residences)
+        fresh = slots[history.emitted[flight.rows[slots]] == 0].tolist()
+        for slot in fresh:
+            residence, over = flight.slots[slot], int(counts["delivered"][slot]) == 0
+            self._begin(residence, int(counts["anchor"][slot]), over)
+        return history.present(flight.rows, flight.residences) if fresh else slots
+
+    def _first_token(self, residence: Residence, token: int) -> None:
+        """From a device that knows it at once."""
+        sampling = residence.request.sampling
+        stops = token in self.device.eos and not sampling.ignore_eos
+        self._begin(residence, token, stops or residence.room <= 1)
+
+    def _begin(self, residence: Residence, token: int, over: bool) -> None:
+        residence.first = self.now()
+        self._extend(residence.request, [token], ended=over)
+        self.history.emit(residence.row, 1)
+        if residence.request.finished:
+            self._leave(residence)
+
+    def _extend(self, request: Request, tokens: list[int], *, ended: bool) -> int:
+        """Adds what the device delivered, up to a stop string; returns how many tokens. ended: the device says so."""
+        if request.sampling.stop and self.decode is not None:
+            return extend(request, tokens, self.device.eos, self.decode, request.room(self.device.context))
+        request.output += tokens
+        if ended:
+            stopped = request.output[-1] in self.device.eos and not request.sampling.ignore_eos
+            request.finish_reason = "stop" if stopped else "length"
+        return len(tokens)
+
+    def _record(self, one: Completed) -> StepRecord:
+        flight, table, device = one.round, self.prices.table, self.device
+        rows = flight.launched.tier if table is not None and table.tiers is not None else sum(one.ran(self.arm))
+        shape, depth = StepShape(len(flight.slots), rows, flight.context), flight.launched.plan.depth
+        nothing = float("nan"), False
+        predicted = self.policy.attempt("the cost table", lambda: self.prices.predict(shape, depth), lambda: nothing)
+        device.clock.count(one.seconds(self._last, device.between))
+        record = one.step_record(
+            self.arm,
+            last=self._last,
+            between=device.between,
+            now=self.now(),
+            predicted=predicted,
+            fallback=self.policy.failure,
+            replayed=device.replayed,
+        )
+        self._last = flight.launched.done
         self.steps.append(record)
         return record
 
-    def _record_rounds(
-        self,
-        requests: Sequence[Request],
-        draft: Draft,
-        plan: VerifyPlan,
-        verified: Tensor,
-        verdict: Verdict,
-        delivered: list[int],
-        now: Round,
-    ) -> None:
-        if not self.config.record_rounds:
-            return
-        columns = zip(
-            requests,
-            plan.window.tolist(),
-            verified.tolist(),
-            verdict.accepted.tolist(),
-            delivered,
-            verdict.ceiling.tolist(),
-            verdict.flips.tolist(),
-            draft.depth.tolist(),
-            draft.tokens.tolist(),
-            draft.confidence.tolist(),
-            draft.free.tolist(),
-            now.standing.start.tolist(),
-            strict=True,
-        )
-        for request, window, sent, accepted, out, ceiling, flips, depth, tokens, logits, free, position in columns:
-            if request.finished:  # its end cuts the block, so nobody sees what the whole of it would have given
-                ceiling = UNSEEN
-            self.rounds.append(
-                RoundRecord(
-                    step=len(self.steps),
-                    request=request.id,
-                    workload=request.workload,
-                    position=position,
-                    output_index=len(request.output) - out,
-                    window=window,
-                    verified=sent,
-                    accepted=min(accepted, out),
-                    delivered=out,
-                    ceiling=ceiling,
-                    flips=flips,
-                    drafts=tuple(tokens[:depth]),
-                    logits=tuple(logits[:depth]),
-                    free_logits=tuple(free),
-                )
-            )
+    def _leave(self, residence: Residence) -> None:
+        """Its pages and its slot are free."""
+        request = residence.request
+        del self._running[request.id]
+        self.device.release(request)
+        self.scheduler.leave(residence)
+        self.finished.append(RequestRecord.of(request, residence.admitted, residence.first, self.now()))

@@ -5,6 +5,7 @@ Both planners choose here, from what their candidates cost. Shapes: R requests, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,3 +73,20 @@ def bounded(survival: Array, limits: Array) -> Array:
     """Survival with what may not be verified (past the request's limit) at -1, so that it sorts last."""
     column = np.arange(survival.shape[-1])
     return np.where(column < limits[:, None], survival, -1.0)
+
+
+def joined(found: Sequence[Outlook]) -> Outlook:
+    """Candidates of several outlooks, one after the other."""
+    waits = [one.waits for one in found if one.waits is not None]
+    return Outlook(np.concatenate([one.tokens for one in found]), np.concatenate(waits) if waits else None)
+
+
+def allocate(survival: Array, limits: Array, budget: int) -> Array:
+    """window [R]: the `budget` best drafts by (survival descending, position ascending, request ascending).
+
+    Survival [R, G] does not increase along a request, so the order is prefix-safe; the same on every rank and device.
+    """
+    requests = len(limits)
+    score = bounded(np.minimum.accumulate(survival, axis=1), limits).T.ravel()
+    best = np.argsort(-score, kind="stable")[:budget]
+    return np.bincount(best[score[best] >= 0] % max(requests, 1), minlength=requests)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from dsbench.errors import EnvironmentRefused
 
 
@@ -15,14 +13,16 @@ def named_device_errors() -> Iterator[None]:
     """Raises EnvironmentRefused, with the first line of what torch says, for a device that failed or is full."""
     try:
         yield
-    except torch.OutOfMemoryError as problem:
-        raise EnvironmentRefused(
-            f"the device is full: {first_line(problem)}", hint="give a smaller --batch, or a shorter --max-tokens"
-        ) from problem
-    except torch.AcceleratorError as problem:
-        raise EnvironmentRefused(
-            f"the device failed: {first_line(problem)}", hint="what was finished is kept; a new process may go on"
-        ) from problem
+    except RuntimeError as problem:
+        import torch  # a simulated run needs none
+
+        if isinstance(problem, torch.OutOfMemoryError):
+            what, hint = "the device is full", "give a smaller --batch, or a shorter --max-tokens"
+        elif isinstance(problem, torch.AcceleratorError):
+            what, hint = "the device failed", "what was finished is kept; a new process may go on"
+        else:
+            raise
+        raise EnvironmentRefused(f"{what}: {first_line(problem)}", hint=hint) from problem
 
 
 def first_line(problem: BaseException) -> str:

@@ -21,10 +21,10 @@ from dsbench.drafting.record_trace import matched
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import Calibration, CalibrationSet, Quality
 from dsbench.results.acceptance_trace import Trace, TraceRow, load_trace, save_trace
+from dsbench.results.tables import later_ceiling
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.draft_trace import DraftTrace
 from dsbench.runtime.drafters.random import random_drafter
-from dsbench.sweep.measure import later_ceiling
 
 
 def test_the_recorder_writes_plain_decodings_text_and_judges_every_anchor():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import torch
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
-from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
+from dsbench.runtime.policy.plan import Blind, VerifyPlan
 from dsbench.runtime.request import Request, SamplingParams
 
 
@@ -47,22 +49,52 @@ def run(
     decode=None,
     config=None,
     draft="planned",
-    executor=None,
+    calibrations=None,
+    table=None,
 ):
+    """An eager run of the requests; `replay`: the window of each (request, round)."""
     target = target or tiny_target()
-    arm = parse_arm(mode)
+    arm = mode if isinstance(mode, Arm) else parse_arm(mode)
     drafter = drafter or (tiny_mtp(target) if arm.drafter == "mtp" else tiny_drafter(target))
     if arm.drafter == "none":
         drafter = NoDrafter(target.device)
-    planner = Planner(
-        arm, block=drafter.block, rule=rule, lag=lag, table=staircase_table(batch, 4), calibrations=None, replay=replay
-    )
     config = config or EngineConfig(rule=rule, lag=lag, page=4, prefill_chunk=7, draft=draft)
-    engine = Engine(target, drafter, arm, planner, config, tokens=batch * 80, eos=eos, decode=decode, executor=executor)
+    engine = eager_engine(
+        target,
+        drafter,
+        arm,
+        config,
+        requests,
+        slots=batch,
+        tokens=batch * 80,
+        table=table or staircase_table(batch, 4),
+        calibrations=calibrations,
+        eos=eos,
+        decode=decode,
+    )
+    if replay is not None:
+        engine.policy.policy = Replay(engine, replay)
     run_closed_loop(engine, requests, concurrency=batch)
-    engine.pool.check()
-    assert engine.pool.free_pages == engine.pool.shape.pages, "pages leaked"
+    engine.device.pool.check()
+    assert engine.device.pool.free_pages == engine.device.pool.shape.pages, "pages leaked"
     return engine
+
+
+class Replay(Blind):
+    """Verifies the windows that are given for each (request, round)."""
+
+    looks = "confidence"
+
+    def __init__(self, engine, windows):
+        self.engine, self.windows = engine, windows
+
+    def choose(self, history):
+        return VerifyPlan(depth=self.engine.device.block, budget=0, reason="replay")
+
+    def within(self, plan, seen):
+        wanted = [self.windows[r.request.id, r.request.rounds + 1] for r in self.engine.scheduler.slots]
+        window = np.minimum(wanted, seen.limits)
+        return replace(plan, budget=int(window.sum()), window=window)
 
 
 @cache

@@ -12,52 +12,48 @@ from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.drafters.random import random_drafter
+from dsbench.runtime.loop.build import make_captured, make_engine, make_models, slot_shape
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.graphs import make_models
-from dsbench.runtime.loop.overlap import Overlapped
-from dsbench.runtime.loop.steady import make_steady
-from dsbench.runtime.policy.planner import Planner
+from dsbench.runtime.policy.calibrated import Calibrated
 
 
 def overlapped(
     mode,
-    seats,
+    slots,
     *,
     lag=2,
     eos=frozenset(),
     decode=None,
     recorded=0,
     tokens=90,
-    scripted=False,
+    replayed=False,
     device=None,
-    steady=None,
+    made=None,
     slot=0.0,
     draft=0.0,
-    whole=False,
+    full=False,
+    truncates=False,
 ):
+    """An engine on captured passes, uncaptured on a CPU. made: another engine's device, to be used again."""
     target, arm = tiny_target(device), parse_arm(mode)
-    dspark = random_drafter if scripted else tiny_drafter
+    dspark = random_drafter if replayed else tiny_drafter
     drafters = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": dspark}
     drafter = drafters[arm.drafter](target)
-    config = EngineConfig(lag=lag, page=4, graphs=seats, draft="full" if whole else "planned")
-    models = make_models(target, drafter, config, seats * tokens, tokens)
-    steady = make_steady(models, arm, config, recorded=recorded, eos=eos, scripted=scripted)
-    planner = Planner(
-        arm,
-        block=drafter.block,
-        rule="coupled",
-        lag=lag,
-        calibrations=None,
-        table=replace(staircase_table(seats, 4), slot_bias=slot, draft_bias=draft),
-    )
-    return Overlapped(steady, arm, planner, config, decode=decode)
+    config = EngineConfig(lag=lag, page=4, draft="full" if full else "planned")
+    calibrated = Calibrated(None, "coupled", drafter.block)
+    if made is None:
+        models = make_models(target, drafter, config, slots * tokens, tokens)
+        shape = replace(slot_shape(models, slots, [], eos), recorded=recorded, replayed=replayed, truncates=truncates)
+        made = make_captured(models, arm, config, shape, calibrated)
+    table = replace(staircase_table(slots, 4), slot_bias=slot, draft_bias=draft)
+    return make_engine(made, arm, config, calibrated, table, decode=decode)
 
 
 def finish(engine, requests, concurrency):
     run_closed_loop(engine, requests, concurrency=concurrency)
     engine.close()
-    engine.pool.check()
-    assert engine.pool.free_pages == engine.pool.shape.pages, "pages leaked"
+    engine.device.pool.check()
+    assert engine.device.pool.free_pages == engine.device.pool.shape.pages, "pages leaked"
     return [r.output for r in requests]
 
 

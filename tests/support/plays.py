@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsbench.sweep.measure import later_ceiling
+from dsbench.results.tables import later_ceiling
 
 SAME = ("output_index", "window", "verified", "accepted", "delivered")
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from churn import EOS, check_texts, churn, decode, ended_by, random_requests, seeded, unending
+from engine_runs import run
 from overlapped_runs import overlapped
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 
 from dsbench.runtime.arm import RECORDER, parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
 
 SEATS, PROMPT = 8, 40
 
@@ -19,10 +17,9 @@ def every_draft(mode, requests):
     """(request, output tokens before) -> the block that is drafted there, by a run that accepts none."""
     target, arm = tiny_target(), parse_arm(mode)
     drafter = tiny_mtp(target) if arm.drafter == "mtp" else tiny_drafter(target)
-    planner = Planner(RECORDER, block=drafter.block, rule="coupled", lag=0, calibrations=None, table=None)
-    config = EngineConfig(page=4, draft="full")
-    engine = Engine(target, drafter, RECORDER, planner, config, tokens=50 * 80, eos=frozenset())
-    run_closed_loop(engine, requests, concurrency=50)
+    engine = run(
+        RECORDER, requests, batch=50, target=target, drafter=drafter, config=EngineConfig(page=4, draft="full")
+    )
     return {(r.request, r.output_index): r.drafts for r in engine.rounds}
 
 

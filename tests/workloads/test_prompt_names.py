@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from dsbench.errors import UsageError
+from dsbench.results.tables import prompt_of
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
-from dsbench.sweep.measure import prompt_of
 from dsbench.sweep.texts import pinned_texts, text_key
 from dsbench.workloads.workload import load_workload
 

@@ -10,10 +10,10 @@ from toys import ToyDrafter, ToyTarget, staircase_table
 
 from dsbench.errors import UsageError
 from dsbench.kernels.judge import UNSEEN
+from dsbench.results.tables import later_ceiling
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import SamplingParams
-from dsbench.sweep.measure import later_ceiling
 
 MODES = [
     "none",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dsbench.runtime.policy.planner import Planner
 from engine_runs import make_requests, run
 from overlapped_runs import overlapped
 from staircase_run import BLOCK, MATCH, STAIR, TIERS, VERIFY, tier_of
@@ -14,12 +15,11 @@ from virtual_engine import VirtualEngine, toy_requests
 
 from dsbench.analysis.slo import goodput, parse_slo
 from dsbench.results.metrics import cell_summary
+from dsbench.results.tables import tables_of
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.drive import run_open_loop
 from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
-from dsbench.sweep.measure import tables_of
 
 PREFILL, ROUND = 0.01, 0.1
 
