@@ -9,6 +9,7 @@ import numpy as np
 AGREE = 0.15  # repeats within this share of their middle agree
 NOTICED = 0.05  # a machine that is slower by less than this is at its usual speed
 LEAST_CELLS = 4  # fewer cells than this do not tell a slow pass from a slow cell
+NEAREST = 5  # reference samples that tell the speed of a moment
 
 
 def middle(values: Sequence[float]) -> float:
@@ -41,3 +42,19 @@ def pass_factors(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
     fastest = min(medians.values(), default=1.0)
     factors = {number: medians.get(number, fastest) / fastest for number in ratios}
     return {number: factor if factor > 1 + NOTICED else 1.0 for number, factor in factors.items()}
+
+
+def slowdowns(reference: Sequence[tuple[float, float]], at: Sequence[float]) -> list[float]:
+    """How many times slower than usual the machine was at each of the times `at`; 1 where about as usual.
+
+    reference: (when, seconds) of one and the same shape, timed all along. Usual is what it does in a quarter of the
+    time or more; the median of the nearest few tells a slow machine from one slow sample.
+    """
+    when, seconds = (np.array(column, np.float64) for column in zip(*reference, strict=True))
+
+    def near(moment: float) -> float:
+        return float(np.median(seconds[np.argsort(np.abs(when - moment), kind="stable")[:NEAREST]]))
+
+    usual = float(np.quantile([near(moment) for moment in when], 0.25))
+    factors = [near(moment) / usual for moment in at]
+    return [factor if abs(factor - 1) > NOTICED else 1.0 for factor in factors]
