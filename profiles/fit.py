@@ -22,11 +22,13 @@ from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve, FloatArray, round_up
 from dsbench.profiles.holdout import choose_holdout
 from dsbench.profiles.plain import PlainPass, plain_line
+from dsbench.profiles.robust import middle, pass_factors
 
 Phase = Literal["verify", "draft"]
 # kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter.
-# shallow: a draft pass whose sequential head makes the first slot alone, of a block of `rows`
-Raw = Literal["pass", "step", "plain", "plain step", "shallow"]
+# shallow: a draft pass whose sequential head makes the first slot alone, of a block of `rows`; reference: the shape
+# that is timed all along, seconds as the clock said
+Raw = Literal["pass", "step", "plain", "plain step", "shallow", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class CostSample:
     requests: int
     rows: int
     context: int
-    seconds: float
+    seconds: float  # at the machine's usual speed
     phase: Phase | Raw
     pass_index: int
+    slowdown: float = 1.0  # of the machine then, by its reference shape: the clock said seconds * slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class CostCell:
     requests: int
     rows: int  # 0 in the draft phase
     context: int
-    seconds: float  # median over passes of the median within a pass
+    seconds: float  # median over passes of the median within a pass, passes brought to the speed of the fastest
     repeats: int
     spread: float  # median |pass / seconds - 1| over passes: what repeating alone changes
 
@@ -102,17 +105,22 @@ def collapse(samples: Iterable[CostSample], phase: Phase) -> tuple[CostCell, ...
             raise UsageError(f"a timed sample must be > 0 seconds, got {sample}", hint="profile again")
         shape = (int(sample.requests), int(sample.rows) if phase == "verify" else 0, int(sample.context))
         grouped.setdefault(shape, {}).setdefault(sample.pass_index, []).append(sample.seconds)
+    by_pass = {
+        shape: {number: float(np.median(times)) for number, times in passes.items()}
+        for shape, passes in sorted(grouped.items())
+    }
+    factors = pass_factors(list(by_pass.values()))
     cells = []
-    for (requests, rows, context), passes in sorted(grouped.items()):
-        medians = np.array([np.median(times) for times in passes.values()])
-        seconds = float(np.median(medians))
+    for (requests, rows, context), passes in by_pass.items():
+        medians = np.array([seconds / factors[number] for number, seconds in passes.items()])
+        seconds = middle(medians)
         cells.append(
             CostCell(
                 requests=requests,
                 rows=rows,
                 context=context,
                 seconds=seconds,
-                repeats=sum(map(len, passes.values())),
+                repeats=sum(map(len, grouped[requests, rows, context].values())),
                 spread=float(np.median(np.abs(medians / seconds - 1.0))),
             )
         )
@@ -186,8 +194,7 @@ def plain_rounds(samples: Iterable[CostSample], verify: Sequence[CostCell]) -> P
 
 def plain_pass(samples: Iterable[CostSample]) -> PlainPass | None:
     """Of decoding without a drafter, from samples of phase plain; None without any."""
-    cells = collapse([replace(s, phase="draft") for s in samples if s.phase == "plain"], "draft")
-    return plain_line((c.requests, c.context, c.seconds) for c in cells)
+    return plain_line((*at, seconds) for at, seconds in _by_place(samples, "plain").items())
 
 
 def slot_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:
@@ -196,24 +203,23 @@ def slot_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:
     From the median draft of the whole block less that of its first slot, of each (R, S), over the slots between;
     medians over S, made to not decrease. (0, flat) without shallow samples.
     """
-    draft: dict[tuple[int, int], list[float]] = {}
-    shallow: dict[tuple[int, int], list[float]] = {}
-    block = 0
-    for s in samples:
-        if s.phase == "draft":
-            draft.setdefault((s.requests, s.context), []).append(s.seconds)
-        elif s.phase == "shallow":
-            shallow.setdefault((s.requests, s.context), []).append(s.seconds)
-            block = s.rows
+    timed = list(samples)
+    block = max((s.rows for s in timed if s.phase == "shallow"), default=0)
+    draft, shallow = (_by_place(timed, phase) for phase in ("draft", "shallow"))
     found: dict[int, list[float]] = {}
     for at in draft.keys() & shallow.keys():
-        saved = float(np.median(draft[at]) - np.median(shallow[at])) / max(block - 1, 1)
-        found.setdefault(at[0], []).append(max(0.0, saved))
+        found.setdefault(at[0], []).append(max(0.0, draft[at] - shallow[at]) / max(block - 1, 1))
     if not found or block < 2:
         return 0.0, Curve((1,), (0.0,))
     knots = sorted(found)
     seconds = np.maximum.accumulate([float(np.median(found[r])) for r in knots])
     return float(seconds[0]), Curve(tuple(knots), tuple(float(s - seconds[0]) for s in seconds))
+
+
+def _by_place(samples: Iterable[CostSample], phase: Phase | Raw) -> dict[tuple[int, int], float]:
+    """Seconds of the phase by (R, S)."""
+    cells = collapse([replace(s, phase="draft") for s in samples if s.phase == phase], "draft")
+    return {(c.requests, c.context): c.seconds for c in cells}
 
 
 def _fit_phase(

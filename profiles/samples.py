@@ -37,7 +37,7 @@ def _from_json(body: dict[str, Any]) -> list[CostSample]:
 def _checked(sample: CostSample) -> CostSample:
     counts = (sample.requests, sample.rows, sample.context, sample.pass_index)
     whole = all(isinstance(n, int) and 0 <= n <= FAR for n in counts) and sample.requests > 0
-    timed = isinstance(sample.seconds, float | int) and 0 < sample.seconds < FAR
+    timed = all(isinstance(t, float | int) and 0 < t < FAR for t in (sample.seconds, sample.slowdown))
     if not (whole and timed and sample.phase in PHASES):
         raise ValueError(f"no pass was ever timed so: {sample}")
     return sample

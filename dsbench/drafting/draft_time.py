@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dsbench.deploy.deployment import Deployment, environment
-from dsbench.deploy.profile_cost import ROOM, profile_engine, standing_requests
+from dsbench.deploy.profile_passes import ROOM, profile_engine, standing_requests
 from dsbench.drafting.results_file import Timing
 from dsbench.errors import EnvironmentRefused
 from dsbench.runtime.batch import pack_rows
