@@ -52,6 +52,10 @@ class StatePool:
     def free_pages(self) -> int:
         return len(self._free)
 
+    @property
+    def owners(self) -> tuple[int, ...]:
+        return tuple(self._owned)
+
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.shape.page)
 

@@ -16,7 +16,7 @@ import torch
 
 from dsbench.errors import DsbenchError
 from dsbench.results.store import write_atomically
-from dsbench.runtime.loop.drive import Loop
+from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.request import Request
 from dsbench.runtime.watch.timeline import Span, Timeline
 
@@ -66,7 +66,7 @@ class View:
 
 
 def view_rounds(
-    engine: Loop, queue: Sequence[Request], *, batch: int, rounds: int, name: str, device: torch.device
+    engine: Engine, queue: Sequence[Request], *, batch: int, rounds: int, name: str, device: torch.device
 ) -> View:
     """Runs the queue at `batch` requests, and views `rounds` rounds after a warm-up.
 
@@ -89,7 +89,7 @@ def rounds_needed(rounds: int, lag: int) -> int:
     return COLD + WARM + 2 * lag + rounds
 
 
-def _run_until(engine: Loop, queue: Sequence[Request], batch: int, steps: int) -> list[Request]:
+def _run_until(engine: Engine, queue: Sequence[Request], batch: int, steps: int) -> list[Request]:
     """Keeps `batch` requests running until `steps` rounds have been read; returns those that still wait."""
     waiting = list(queue)
     while len(engine.steps) < steps:

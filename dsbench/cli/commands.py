@@ -18,7 +18,7 @@ from dsbench.profiles.samples import load_samples
 from dsbench.ranges import parse_batches, parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.policy.planner import refuse_anticipation
+from dsbench.runtime.policy.make import refuse_anticipation
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, default_home
 from dsbench.settings import RunConfig
 from dsbench.views.printing import print_fit, print_lengths, print_plan, print_report
@@ -130,7 +130,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
             f"under the {engine.rule} rule arms write one text at temperature 0 only", hint="give --temperatures 0"
         )
     for arm in arms:
-        refuse_anticipation(arm, engine.rule, engine.lag)
+        refuse_anticipation(arm, engine.rule)
     drafters = {arm.drafter for arm in arms}
     dtype = config.dtype or ("" if config.numerics == "exact" else "float32")  # "": the one that is served
     deployment = deploy(replace(config, dtype=dtype), need_drafter="dspark" in drafters, need_chain="mtp" in drafters)
@@ -235,7 +235,7 @@ def trace_rounds(config: RunConfig, *, mode: str, batch: int, steps: int, out: P
     for name, value in (("batch", batch), ("steps", steps)):
         if value < 1:
             raise UsageError(f"{name} must be >= 1, got {value}")
-    refuse_anticipation(arm, config.accept, config.budget_lag)
+    refuse_anticipation(arm, config.accept)
     if arm.policy == "oracle" and not config.trace:
         raise UsageError("the oracle needs a recorded text", hint="give --trace FILE on a shape target")
     trace = open_trace(config, (arm,)) if config.trace or config.acceptance else None

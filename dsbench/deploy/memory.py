@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 import torch
 
 from dsbench.deploy.engines import Engines
-from dsbench.deploy.tensor_bytes import bytes_of, graph_bytes, packed_bytes, peak_bytes, pool_bytes, state_bytes
-from dsbench.runtime.loop.graphs import Graphs
-from dsbench.runtime.loop.steady import Steady
+from dsbench.deploy.tensor_bytes import bytes_of, graph_bytes, packed_bytes, peak_bytes, pool_bytes
+from dsbench.runtime.loop.captured import CapturedDevice
 
 PEAKS = {"cuda": "reserved by torch on the device", "cpu": "resident in the process"}
 RESTS = {"cuda": "temporary buffers", "cpu": "temporary buffers, interpreter, libraries"}
@@ -41,9 +41,7 @@ def ledger(engines: Engines) -> dict[str, Any]:
                 "drafter_layers": of_drafter,
             }
         )
-    executors: list[dict[str, Any]] = [
-        _executor(made) for made in engines.captured.values() if isinstance(made, (Steady, Graphs))
-    ]
+    executors: list[dict[str, Any]] = [_captured(made) for made in engines.captured.values()]
     parts = [*weights.values()]
     parts += [pool[name] for pool in pools for name in ("target_layers", "drafter_layers")]
     parts += [made[name] for made in executors for name in ("state", "graphs")]
@@ -64,16 +62,22 @@ def ledger(engines: Engines) -> dict[str, Any]:
     return body
 
 
-def _executor(made: Steady | Graphs) -> dict[str, Any]:
-    depth = made.depths[-1] if isinstance(made, Steady) else made.depth
+def _captured(made: CapturedDevice) -> dict[str, Any]:
+    passes: tuple[Sized, ...] = (
+        made.verify_graphs,
+        made.no_draft_graphs,
+        made.draft_graphs,
+        made.look_graphs,
+        made.prefill_graphs,
+    )
     return {
-        "kind": "overlapped" if isinstance(made, Steady) else "round by round",
-        "drafter": made.models.drafter.digest,
-        "depth": depth,
-        "commit": made.commit if isinstance(made, Steady) else "",
+        "kind": "captured",
+        "drafter": made.passes.models.drafter.digest,
+        "depth": made.depths[-1],
+        "commit": made.commit,
         "requests": made.tiers.requests[-1],
         "rows": made.tiers.rows[-1],
-        "passes": len(made.verify_graphs) + len(made.draft_graphs),
-        "state": state_bytes(made),
-        "graphs": graph_bytes(made),
+        "passes": sum(len(graphs) for graphs in passes),
+        "state": bytes_of(made.slots, list(made.chunks.values())),
+        "graphs": graph_bytes(made.graph_pool),
     }

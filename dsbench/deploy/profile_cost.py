@@ -1,10 +1,9 @@
 """`profile-cost`: times every (requests, rows, context) shape over shuffled pages, in shuffled order, several passes.
 
-What a step costs is split so that it can be planned with. Eager: whole engine steps; `draft` is what drafting costs
-whatever the windows (the block pass and one slot of the sequential head), all that grows with the windows, deeper
-slots of the head included, belongs to the verify part. Captured graphs: replays of the draft and the verify graph
-alone (phases draft and pass) beside whole engine steps (phase step) that wait after each phase; what these take beyond
-their passes is the host's, a median for each R, and is added to the verify part unless rounds are to overlap.
+What a round costs is split so that it can be planned with: the draft of the full block, of its first depth alone, and
+all that follows. Eager: rounds as they run. Captured: replays of the draft and the verify graph alone (phases draft and
+pass) beside whole rounds (phase step) that wait after each phase; what these take beyond their passes is the host's, a
+median for each R, and is added to the verify part unless rounds are to overlap.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dsbench.deploy.deployment import Deployment, environment
-from dsbench.deploy.profile_passes import PassTimer, pool_of, profile_engine
+from dsbench.deploy.profile_passes import PassTimer, pool_of, profile_device
 from dsbench.deploy.visits import Timed, Visits, shapes, visit_all
 from dsbench.profiles.cost import CostTable
 from dsbench.profiles.fit import CostSample, FitReport, fit_cost_table
-from dsbench.profiles.robust import middle
 from dsbench.within import Deadline
 
 PLAIN_SHARE = 0.15  # of a deadline's seconds, kept for decoding without a drafter where passes are graphs
@@ -38,8 +36,8 @@ def profile_cost(
 ) -> tuple[CostTable, FitReport, list[CostSample]]:
     """Times each cell `passes` times (a warm-up step before each), fits the table; tiers are those of the graphs."""
     block, until = deployment.drafter.block, deadline or Deadline()
-    engine = profile_engine(deployment, pool_of(batches, contexts, seed), max(batches), graphs=deployment.graphs)
-    timer = PassTimer(engine, temperature=temperature, seed=seed)
+    device = profile_device(deployment, pool_of(batches, contexts, seed), max(batches), graphs=deployment.graphs)
+    timer = PassTimer(device, temperature=temperature, seed=seed)
     tiers, cells = timer.tiers, shapes(batches, contexts, block, timer.tiers)
     plain = shapes(batches, contexts, 0) if deployment.graphs else []
     part = until.share(1 - PLAIN_SHARE) if deployment.graphs else until
@@ -49,13 +47,18 @@ def profile_cost(
     )
     samples = samples_of(visits, block, graphs=deployment.graphs, overlap=deployment.overlap)
     if deployment.graphs:
-        del engine, timer  # their pages make room
+        del device, timer  # their pages make room
         alone = replace(deployment, drafter=deployment.none, calibrations=None)
-        engine = profile_engine(alone, pool_of(batches, contexts, seed), max(batches), graphs=True)
-        timer = PassTimer(engine, temperature=temperature, seed=seed)
+        device = profile_device(alone, pool_of(batches, contexts, seed), max(batches), graphs=True)
+        timer = PassTimer(device, temperature=temperature, seed=seed)
         made = len(visits.timed)
         more = visit_all(
-            timer, plain, passes=passes, seed=seed, notice=lambda n, total: notice(made + n, made + total), deadline=until
+            timer,
+            plain,
+            passes=passes,
+            seed=seed,
+            notice=lambda n, total: notice(made + n, made + total),
+            deadline=until,
         )
         samples += plain_samples(more.timed)
     facts = environment(deployment.device) | {
@@ -85,7 +88,7 @@ def visit_facts(visits: Visits) -> dict[str, str]:
 
 def samples_of(visits: Visits, block: int, *, graphs: bool, overlap: bool) -> list[CostSample]:
     """The samples of a profile, those of the reference among them."""
-    samples = pass_samples(visits.timed, block, overlap=overlap) if graphs else step_samples(visits.timed)
+    samples = pass_samples(visits.timed, block, overlap=overlap or not graphs)
     cell = visits.reference
     at = (cell.requests, cell.rows, cell.requests * cell.mean_context)
     return samples + [CostSample(*at, s, "reference", i) for i, s in enumerate(visits.reference_seconds)]
@@ -98,25 +101,6 @@ def plain_samples(timed: Sequence[Timed]) -> list[CostSample]:
         at = (t.cell.requests, t.cell.rows, t.context)
         samples += [CostSample(*at, seconds, "plain", t.number, t.slowdown) for seconds in t.verify]
         samples.append(CostSample(*at, t.step, "plain step", t.number, t.slowdown))
-    return samples
-
-
-def step_samples(timed: Sequence[Timed]) -> list[CostSample]:
-    """Draft samples from cells without a draft row; verify samples are what a step takes beyond their draft time."""
-    drafts: dict[tuple[int, int], list[float]] = {}
-    for t in timed:
-        if t.cell.rows == t.cell.requests:
-            drafts.setdefault((t.cell.requests, t.cell.mean_context), []).append(t.drafting)
-    base = {key: middle(seconds) for key, seconds in drafts.items()}
-    samples = []
-    for t in timed:
-        cell, kept = t.cell, (t.number, t.slowdown)
-        # deeper slots only add: a draft shorter than the base was timed while the machine did something else then
-        verify = t.step - min(base.get((cell.requests, cell.mean_context), t.drafting), t.drafting)
-        if cell.rows == cell.requests:
-            verify = t.step - t.drafting
-            samples.append(CostSample(cell.requests, 0, t.context, t.drafting, "draft", *kept))
-        samples.append(CostSample(cell.requests, cell.rows, t.context, verify, "verify", *kept))
     return samples
 
 

@@ -1,42 +1,47 @@
-"""What `profile-cost` runs: engine steps of a shape over shuffled pages, and replays of captured passes alone.
+"""What `profile-cost` runs: rounds of a shape over shuffled pages, and replays of captured passes alone.
 
-All that times an engine is here; `visits.py` says which shapes and when.
+All that times a device is here; `visits.py` says which shapes and when.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from dsbench.deploy.deployment import Deployment
 from dsbench.deploy.visits import Shape, Timed
-from dsbench.runtime.arm import Arm
+from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.loop.graphs import Graphs, next_tier
-from dsbench.runtime.policy.planner import Planner
-from dsbench.runtime.records import StepRecord
-from dsbench.runtime.request import Request, SamplingParams
+from dsbench.runtime.loop.build import make_models
+from dsbench.runtime.loop.captured import CapturedDevice, tiers_of
+from dsbench.runtime.loop.eager import EagerDevice
+from dsbench.runtime.loop.prompt_rows import page_tables
+from dsbench.runtime.loop.rounds import Launched
+from dsbench.runtime.loop.slots import SlotShape
+from dsbench.runtime.loop.tiers import next_tier
+from dsbench.runtime.policy.calibrated import Calibrated
+from dsbench.runtime.policy.fixed import Fixed
+from dsbench.runtime.policy.plan import VerifyPlan
 
 ROOM = 40  # tokens that a standing request may grow by
 REPLAYS = 3  # of each graph, a cell and pass
+ProfileDevice = EagerDevice | CapturedDevice
 
 
 class PassTimer:
-    """Times shapes on an engine; where it replays graphs, its passes alone too."""
+    """Times shapes on a device; where it replays graphs, its passes alone too."""
 
-    def __init__(self, engine: Engine, *, temperature: float, seed: int) -> None:
-        self._engine, self._temperature, self._seed = engine, temperature, seed
-        self._graphs = engine.executor if isinstance(engine.executor, Graphs) else None
-        self._shallow: dict[int, Callable[[], None]] = {}
-        if self._graphs is not None and engine.drafter.block > 1:
-            self._shallow = self._graphs.shallow_drafts(1)
+    def __init__(self, device: ProfileDevice, *, temperature: float, seed: int) -> None:
+        self._device, self._temperature, self._seed = device, temperature, seed
+        self._graphs = device if isinstance(device, CapturedDevice) else None
+        self._cell: Shape | None = None  # whose requests stand in the slots
 
     @property
     def tiers(self) -> tuple[int, ...] | None:
@@ -44,52 +49,114 @@ class PassTimer:
         return None if self._graphs is None else self._graphs.tiers.rows
 
     def visit(self, cell: Shape, number: int) -> Timed:
-        """The faster of two steps of the cell, after one to warm up: what else the machine does only adds."""
-        records = [self._step(cell, number) for _ in range(3)]
-        best = min(records[1:], key=lambda record: record.seconds)
-        draft, verify, shallow = self._replays(cell) if self._graphs is not None else ((), (), ())
+        """The faster of two rounds of the cell, after one to warm up: what else the machine does only adds."""
+        context = self._stand(cell, number)
+        block, first = self._device.block, tuple[float, ...]()
+        found = [self._round(cell, block) for _ in range(3)]
+        step, drafting = min(found[1:])
+        draft: tuple[float, ...] = (drafting,)
+        verify: tuple[float, ...] = (step - drafting,)
+        shallow = cell.rows == cell.requests and block > 1
+        if self._graphs is not None:
+            draft, verify = self._replays(cell, block), self._verify_seconds(cell)
+            first = self._replays(cell, 1) if shallow else first
+        elif shallow:
+            first = (min(self._round(cell, 1)[1] for _ in range(2)),)
         return Timed(
             cell=cell,
             number=number,
-            context=best.context,
-            step=best.seconds,
-            drafting=best.draft_seconds,
+            context=context,
+            step=step,
+            drafting=drafting,
             draft=draft,
             verify=verify,
-            shallow=shallow,
+            shallow=first,
         )
 
     def reference(self, cell: Shape) -> float:
-        """One step of the cell; where passes are graphs, replays of its verify pass after that."""
-        seconds = self._step(cell, 0).seconds  # replays run on the state that it leaves
+        """Seconds of one round of the cell; where passes are graphs, of replays of its verify pass."""
+        self._stand(cell, 0)
         if self._graphs is None:
-            return seconds
-        _, verify = self._graphs.passes_of(cell.requests, cell.rows)
-        return statistics.median(replay_seconds(verify, self._engine.target.device))
+            return self._round(cell, self._device.block)[0]
+        return statistics.median(self._verify_seconds(cell))
 
-    def _replays(self, cell: Shape) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-        """Seconds of the draft, of the verify pass and, at one row a request, of the draft's first slot."""
-        assert self._graphs is not None
-        device, first = self._engine.target.device, tuple[float, ...]()
-        draft, verify = (replay_seconds(run, device) for run in self._graphs.passes_of(cell.requests, cell.rows))
-        if self._shallow and cell.rows == cell.requests:
-            first = replay_seconds(self._shallow[next_tier(tuple(sorted(self._shallow)), cell.requests)], device)
-        return draft, verify, first
-
-    def _step(self, cell: Shape, number: int) -> StepRecord:
-        """One engine step of the cell: requests in mid-decode, windows of unequal lengths."""
-        engine, order = self._engine, random.Random(f"{self._seed} {number}")
-        windows = _spread(cell.rows - cell.requests, cell.requests, engine.drafter.block, order)
+    def _stand(self, cell: Shape, number: int) -> int:
+        """Puts requests in mid-decode, with windows of unequal lengths, into the slots; their tokens in all."""
+        order, block = random.Random(f"{self._seed} {number}"), self._device.block
+        windows = _spread(cell.rows - cell.requests, cell.requests, block, order)
         contexts = spread_contexts(cell.requests, cell.mean_context, self._seed)
-        requests = standing_requests(engine, contexts, self._temperature)
-        engine.planner.replay = {(r.id, 1): w for r, w in zip(requests, windows, strict=True)}
-        engine.running = requests
-        record = engine.step()
-        for request in requests:
-            engine.pool.release(request.id)
-        engine.running = []
-        assert record.rows == cell.rows, f"the engine ran {record.rows} rows, the cell is {cell.rows}"
-        return record
+        stand(self._device, contexts, windows, self._temperature)
+        return sum(contexts)
+
+    def _round(self, cell: Shape, depth: int) -> tuple[float, float]:
+        """Seconds of a round launched and waited for, and of its draft."""
+        device, slots, budget = self._device, self._device.slots, cell.rows - cell.requests
+        kept = slots.room[: cell.requests].clone(), slots.start[: cell.requests].clone()
+        plan = VerifyPlan(depth=depth, budget=budget, reason="profile")
+        begin = time.perf_counter()
+        done: Launched = device.launch(cell.requests, plan, Fixed(depth, 0), 0)
+        device.wait(done)
+        device.check()
+        seconds = time.perf_counter() - begin
+        assert done.tier >= min(cell.rows, cell.requests * (depth + 1)), f"{done.tier} rows ran of {cell.rows}"
+        self._restore(cell.requests, *kept)
+        drafting = done.phases["draft"] if done.phases else device.between(done.known, done.drafted)
+        return seconds, drafting
+
+    @torch.inference_mode()
+    def _restore(self, n: int, room: torch.Tensor, start: torch.Tensor) -> None:
+        """Where the requests stood before a round."""
+        slots = self._device.slots
+        slots.room[:n], slots.start[:n] = room, start
+        slots.ended[:n], slots.emitted[:n], slots.anchor[:n] = 0, 1, 1
+
+    def _replays(self, cell: Shape, depth: int) -> tuple[float, ...]:
+        """Seconds of replays of the draft to a depth."""
+        assert self._graphs is not None
+        if not depth:
+            return (0.0,)
+        run = self._graphs.draft_graphs[next_tier(self._graphs.tiers.requests, cell.requests), depth]
+        return replay_seconds(run, self._device.device)
+
+    def _verify_seconds(self, cell: Shape) -> tuple[float, ...]:
+        """Seconds of replays of the verify pass, the slots as they were before each."""
+        assert self._graphs is not None
+        slots, n = self._device.slots, cell.requests
+        kept = slots.room[:n].clone(), slots.start[:n].clone()
+        slots.set("cap", self._device.block)
+        slots.set("budget", cell.rows - n)
+        run = self._graphs.verify_graphs[self._graphs.tiers.of(n, cell.rows)]
+        return replay_seconds(run, self._device.device, between=lambda: self._restore(n, *kept))
+
+
+@torch.inference_mode()
+def stand(device: ProfileDevice, contexts: Sequence[int], windows: Sequence[int], temperature: float) -> None:
+    """Puts requests in mid-decode into the slots, with arbitrary pages: time does not depend on what the pages hold.
+
+    Each may verify as many drafts as its window: it has room for these and one token more.
+    """
+    slots, pool, n = device.slots, device.pool, len(contexts)
+    for owner in list(pool.owners):
+        pool.release(owner)
+    for owner, context in enumerate(contexts):
+        assert pool.open(owner, context + ROOM), "the profile pool is too small"
+        pool.grow(owner, context + device.block + 1)
+    slots.reset()
+    slots.set("live", n)
+    slots.table[:n] = torch.from_numpy(page_tables(pool, range(n))).to(slots.device)
+    given = {
+        "start": np.array(contexts),
+        "room": np.array(windows) + 1,
+        "seed": np.arange(n),
+        "anchor": np.ones(n, np.int64),
+        "emitted": np.ones(n, np.int64),
+        "round": np.ones(n, np.int64),
+        "ended": np.zeros(n, np.int64),
+    }
+    for name, values in given.items():
+        getattr(slots, name)[:n] = torch.from_numpy(values).to(slots.device)
+    slots.temperature[:n] = temperature
+    slots.scale[:n], slots.free_scale[:n] = 1.0, 1.0
 
 
 def pool_of(batches: Sequence[int], contexts: Sequence[int], seed: int) -> tuple[int, int]:
@@ -98,68 +165,50 @@ def pool_of(batches: Sequence[int], contexts: Sequence[int], seed: int) -> tuple
     return max(map(sum, cells)), max(map(max, cells))
 
 
-def profile_engine(deployment: Deployment, pool: tuple[int, int], requests: int, *, graphs: bool = False) -> Engine:
-    """Room for tokens in all and tokens a request, as `pool_of` says; what it runs, its planner's `replay` tells."""
-    arm = Arm(name="profile", drafter="dspark", policy="replay", layout="packed", commit="all")
-    config = EngineConfig(record_rounds=False, graphs=requests if graphs else 0)
-    planner = Planner(
-        arm,
-        block=deployment.drafter.block,
-        rule="coupled",
-        lag=0,
-        table=None,
-        calibrations=deployment.calibrations,
-        replay={},
-    )
-    return Engine(
-        deployment.target.model,
-        deployment.drafter,
-        arm,
-        planner,
-        config,
-        eos=frozenset(),
-        tokens=pool[0] + requests * config.page,
-        longest=min(pool[1], deployment.target.model.shape.context),
-    )
+def profile_device(
+    deployment: Deployment, pool: tuple[int, int], requests: int, *, graphs: bool = False
+) -> ProfileDevice:
+    """Room for tokens in all and tokens a request, as `pool_of` says."""
+    target, drafter, config = deployment.target.model, deployment.drafter, EngineConfig()
+    models = make_models(target, drafter, config, pool[0] + requests * config.page, min(pool[1], target.shape.context))
+    shape = SlotShape(slots=requests, block=drafter.block, table=models.pool.shape.table, recorded=0, eos=())
+    maps = Calibrated(deployment.calibrations, config.rule, drafter.block).maps
+    if not graphs:
+        return EagerDevice(models, parse_arm("no-trim"), shape, maps, config.prefill_chunk)
+    tiers = tiers_of(models, requests, drafter.block)
+    depths = tuple(sorted({min(1, drafter.block), drafter.block}))
+    return CapturedDevice(models, replace(shape, slots=tiers.requests[-1]), tiers, depths, "all", maps, waits=True)
+
+
+def replay_seconds(
+    run: Callable[[], object], device: torch.device, repeats: int = REPLAYS, between: Callable[[], None] = lambda: None
+) -> tuple[float, ...]:
+    """Seconds of each of `repeats` runs after one to warm up; `between` restores what a run changes, untimed."""
+    run()
+    between()
+    if device.type != "cuda":
+        seconds = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - begin)
+            between()
+        return tuple(seconds)
+    event: Any = torch.cuda.Event
+    marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(repeats)]
+    for first, last in marks:
+        first.record()
+        run()
+        last.record()
+        between()
+    torch.cuda.synchronize(device)
+    return tuple(first.elapsed_time(last) / 1e3 for first, last in marks)
 
 
 def spread_contexts(requests: int, mean: int, seed: int) -> list[int]:
     """Tokens of each request, half to one and a half times the mean; the same whatever is run of them."""
     place = random.Random(f"{seed} {requests} {mean}")
     return [max(2, round(mean * place.uniform(0.5, 1.5))) for _ in range(requests)]
-
-
-def replay_seconds(run: Callable[[], None], device: torch.device, repeats: int = REPLAYS) -> tuple[float, ...]:
-    """Each of `repeats` runs that follow each other on the device, and one before them."""
-    run()
-    if device.type != "cuda":
-        marks = [time.perf_counter()]
-        for _ in range(repeats):
-            run()
-            marks.append(time.perf_counter())
-        return tuple(b - a for a, b in itertools.pairwise(marks))
-    event: Any = torch.cuda.Event
-    events = [event(enable_timing=True) for _ in range(repeats + 1)]
-    for mark in events[:-1]:
-        mark.record()
-        run()
-    events[-1].record()
-    torch.cuda.synchronize(device)
-    return tuple(a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events))
-
-
-def standing_requests(engine: Engine, contexts: Sequence[int], temperature: float) -> list[Request]:
-    """Requests in mid-decode with arbitrary pages: time does not depend on what the pages hold."""
-    made = []
-    for index, context in enumerate(contexts):
-        sampling = SamplingParams(temperature=temperature, seed=index, max_tokens=64, ignore_eos=True)
-        made.append(
-            Request(
-                id=index, name=str(index), workload="profile", prompt_ids=[1] * context, sampling=sampling, output=[1]
-            )
-        )
-        assert engine.pool.open(index, context + ROOM), "the profile pool is too small"
-    return made
 
 
 def _spread(drafts: int, requests: int, block: int, order: random.Random) -> list[int]:

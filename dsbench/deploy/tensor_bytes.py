@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsbench.runtime.loop.graphs import Graphs
 from dsbench.runtime.loop.passes import Models
-from dsbench.runtime.loop.steady import Steady
 
 OURS = "dsbench."  # modules whose objects are looked into
 
@@ -68,17 +66,12 @@ def pool_bytes(models: Models) -> tuple[int, int]:
     return target, bytes_of(pool.keys, pool.values) - target
 
 
-def state_bytes(executor: Steady | Graphs) -> int:
-    """What captured passes read and leave: seats and prompt rows, or slots."""
-    return bytes_of(executor.slots) if isinstance(executor, Graphs) else bytes_of(executor.seats, executor.chunks)
-
-
-def graph_bytes(executor: Steady | Graphs) -> int:
-    """What torch's allocator holds for the executor's graphs; 0 where nothing was captured."""
-    if executor.graph_pool is None:
+def graph_bytes(pool: Any) -> int:
+    """What torch's allocator holds for the graphs of a memory pool; 0 where nothing was captured."""
+    if pool is None:
         return 0
     segments: Any = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) == tuple(executor.graph_pool))
+    return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) == tuple(pool))
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -15,14 +15,10 @@ from typing import Any
 import torch
 
 from dsbench.deploy.deployment import Deployment, environment
-from dsbench.deploy.profile_passes import ROOM, profile_engine, standing_requests
+from dsbench.deploy.profile_passes import ROOM, ProfileDevice, profile_device, stand
 from dsbench.drafting.results_file import Timing
 from dsbench.errors import EnvironmentRefused
 from dsbench.runtime.batch import pack_rows
-from dsbench.runtime.drafters.draft import standing_of
-from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.request import Request
-from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.targets.load import free_bytes
 from dsbench.stats.intervals import quantile_of
 
@@ -170,39 +166,34 @@ def captured(
     return replay, GRAPH
 
 
-def propose_call(engine: Engine, requests: Sequence[Request], depth: int) -> Callable[[], object]:
-    """The timed draft of `depth` tokens for every request, after its host part."""
-    drafter, pool, device = engine.drafter, engine.pool, engine.target.device
-    sampling, rows = sampling_of(requests, device), standing_of(requests, pool, device)
-    depths = torch.full((len(requests),), depth)
-    return lambda: drafter.propose(rows, sampling, pool, rule="coupled", depth=lambda free: depths)
+def propose_call(device: ProfileDevice, batch: int, depth: int) -> Callable[[], object]:
+    """The timed draft of `depth` tokens for every request in the slots, after its host part."""
+    models, slots, depths = device.passes.models, device.slots, torch.full((batch,), depth)
+    rows, sampling = slots.standing(batch), slots.sampling(batch)
+    return lambda: models.drafter.propose(rows, sampling, models.pool, rule="coupled", depth=lambda free: depths)
 
 
-def observe_call(engine: Engine, requests: Sequence[Request]) -> Callable[[], object]:
-    """The timed intake of a verified block: the anchor and G drafts of every request."""
-    device, block, shape = engine.target.device, engine.drafter.block, engine.target.shape
-    start = torch.tensor([r.committed for r in requests], dtype=torch.int32, device=device)
-    batch = pack_rows(
-        torch.tensor([r.anchor for r in requests], device=device),
-        torch.zeros(len(requests), block, dtype=torch.int64, device=device),
-        torch.full((len(requests),), block, device=device),
-        start,
-        engine.pool.table([r.id for r in requests]),
-    )
-    taps = torch.zeros(batch.rows, len(engine.drafter.taps) * shape.hidden, dtype=engine.target.dtype, device=device)
-    return lambda: engine.drafter.observe(batch, taps, engine.pool)
+def observe_call(device: ProfileDevice, batch: int) -> Callable[[], object]:
+    """The timed intake of a verified block: the anchor and G drafts of every request in the slots."""
+    models, rows = device.passes.models, device.slots.standing(batch)
+    drafts = torch.zeros(batch, device.block, dtype=torch.int64, device=device.device)
+    verified = torch.full((batch,), device.block, device=device.device)
+    packed = pack_rows(rows.anchor, drafts, verified, rows.start.int(), rows.table)
+    width = len(models.drafter.taps) * models.target.shape.hidden
+    taps = torch.zeros(packed.rows, width, dtype=models.target.dtype, device=device.device)
+    return lambda: models.drafter.observe(packed, taps, models.pool)
 
 
 def _calls(deployment: Deployment, index: int, batch: int, context: int, notice: Callable[[str], None]) -> list[Call]:
     """Whole block first, then the first 1, 2, 3 drafts of it, then observe."""
-    engine = profile_engine(deployment, (batch * (context + ROOM), context + ROOM), batch)
-    requests = standing_requests(engine, [context] * batch, temperature=1.0)
-    block = deployment.drafter.block
-    for request in requests:
-        engine.pool.grow(request.id, request.committed + block + 1)
+    device, block = (
+        profile_device(deployment, (batch * (context + ROOM), context + ROOM), batch),
+        deployment.drafter.block,
+    )
+    stand(device, [context] * batch, [0] * batch, temperature=1.0)
     depths = sorted({block, *(step for step in STEPS if step < block)}, reverse=True)
-    wanted = [("propose", depth, batch * block, propose_call(engine, requests, depth)) for depth in depths]
-    wanted.append(("observe", 0, batch * (block + 1), observe_call(engine, requests)))
+    wanted = [("propose", depth, batch * block, propose_call(device, batch, depth)) for depth in depths]
+    wanted.append(("observe", 0, batch * (block + 1), observe_call(device, batch)))
     calls = []
     for what, depth, rows, eager in wanted:
         run, executor = captured(eager, deployment.device, notice)

@@ -13,7 +13,7 @@ import torch
 from dsbench import __version__
 from dsbench.analysis.timeline import COLD, WARM, View, rounds_needed, view_rounds, write_trace
 from dsbench.deploy.deployment import Deployment, environment
-from dsbench.deploy.engines import Engines, overlaps
+from dsbench.deploy.engines import Engines
 from dsbench.deploy.replay import replay_queue, trace_workload
 from dsbench.profiles.cost import CostTable
 from dsbench.ranges import split_workloads
@@ -21,6 +21,7 @@ from dsbench.results.acceptance_trace import Trace
 from dsbench.results.labels import conditions, loud_label
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import LAG, EngineConfig
+from dsbench.runtime.loop.build import captures
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.sweep.texts import build_queue
@@ -98,7 +99,7 @@ def variants(
     """Names of the runs, and whether each overlaps."""
     if not deployment.graphs:
         return [(EAGER, False)]
-    return [(ON, True), (OFF, False)] if overlaps(arm, config, queue) else [(OFF, False)]
+    return [(ON, True), (OFF, False)] if captures(arm, config.rule) else [(OFF, False)]
 
 
 def run_facts(

@@ -9,11 +9,9 @@ import datetime
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dsbench.deploy.replay import matching_trace, refuse_chains, replay_request, trace_workload
 from dsbench.errors import UsageError
@@ -22,8 +20,8 @@ from dsbench.ranges import parse_modes, parse_range, split_workloads
 from dsbench.results.acceptance_trace import Trace, TraceRow
 from dsbench.results.metrics import DRIFTS, cell_summary
 from dsbench.results.store import Cell, RunStore
-from dsbench.runtime.arm import CAPTURED, Arm, parse_arm
 from dsbench.results.tables import tables_of
+from dsbench.runtime.arm import CAPTURED, Arm, parse_arm
 from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine

@@ -14,7 +14,8 @@ from dsbench.profiles.cost import CostTable
 from dsbench.results.tables import later_ceiling
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.loop.drive import Loop, run_closed_loop
+from dsbench.runtime.loop.drive import run_closed_loop
+from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.workloads.workload import load_workload
 
@@ -63,14 +64,14 @@ def build_requests(
 
 def run_requests(
     engines: Engines, arm: Arm, config: EngineConfig, table: CostTable | None, requests: Sequence[Request], batch: int
-) -> Loop:
+) -> Engine:
     """Runs the requests to their end, `batch` at a time; the engine keeps the records."""
     engine = engines.make(arm, config, table, requests, batch)
     run_closed_loop(engine, requests, concurrency=batch)
     return engine
 
 
-def as_json(deployment: Deployment, engine: Loop, requests: Sequence[Request]) -> list[dict[str, Any]]:
+def as_json(deployment: Deployment, engine: Engine, requests: Sequence[Request]) -> list[dict[str, Any]]:
     """One object a request, as `generate --json` prints it; a ceiling that nobody can see is null."""
     tokenizer = deployment.target.tokenizer
     assert tokenizer is not None

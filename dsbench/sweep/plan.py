@@ -12,7 +12,7 @@ from dsbench.results.acceptance_trace import Trace
 from dsbench.results.store import Cell
 from dsbench.runtime.arm import Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
-from dsbench.runtime.policy.planner import refuse_anticipation
+from dsbench.runtime.policy.make import refuse_anticipation
 from dsbench.runtime.request import SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.sweep.traffic import Traffic, measured_of, plan_traffic
@@ -103,7 +103,7 @@ def plan_sweep(config: RunConfig, *, on_gpu: bool, home: Path) -> SweepPlan:
     batches = parse_batches(config.batch, on_gpu=on_gpu)
     SamplingParams(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, max_tokens=config.max_tokens)
     for arm in arms:
-        refuse_anticipation(arm, config.accept, config.budget_lag)
+        refuse_anticipation(arm, config.accept)
     names = list(dict.fromkeys(split_workloads(config.workload)))
     trace = open_trace(config, arms)
     workloads = tuple(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from dsbench.runtime.loop.drive import Loop
+from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.records import StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.watch.device_errors import named_device_errors
@@ -28,7 +28,7 @@ class WarmUp:
     flat: bool
 
 
-def warm_up(engine: Loop, requests: Iterable[Request], concurrency: int) -> WarmUp:
+def warm_up(engine: Engine, requests: Iterable[Request], concurrency: int) -> WarmUp:
     """Runs `requests`, `concurrency` at a time, until the pace is flat or none is left to keep the slots full.
 
     Those still running then are left running. Seconds are those of the steps; prompts do not count. Raises
@@ -38,7 +38,7 @@ def warm_up(engine: Loop, requests: Iterable[Request], concurrency: int) -> Warm
         return _warm(engine, requests, concurrency)
 
 
-def _warm(engine: Loop, requests: Iterable[Request], concurrency: int) -> WarmUp:
+def _warm(engine: Engine, requests: Iterable[Request], concurrency: int) -> WarmUp:
     source, waiting = iter(requests), list[Request]()
     full: list[StepRecord] = []
     seen = 0

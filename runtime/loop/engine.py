@@ -87,6 +87,8 @@ class Device(Slotted, Protocol):
 
     def number(self, step: int) -> None: ...
 
+    def watch(self, timeline: Any) -> None: ...
+
     def check(self) -> None: ...
 
     def reset(self) -> None: ...
@@ -165,6 +167,10 @@ class Engine:
         if residence is not None and residence.request is request:
             request.finish_reason = "cancelled"
             self._leave(residence)
+
+    def record(self, timeline: Any) -> None:
+        """Tells a timeline of every phase from here on; None: nobody."""
+        self.device.watch(timeline)
 
     def now(self) -> float:
         """Seconds on the clock of the records."""

@@ -92,6 +92,9 @@ class TorchDevice:
     def phase(self, name: str) -> AbstractContextManager[None]:
         return spanned(self.timeline, name)
 
+    def watch(self, timeline: Timeline | None) -> None:
+        self.timeline = timeline
+
     def number(self, step: int) -> None:
         """Tells the timeline which round comes."""
         if self.timeline is not None:

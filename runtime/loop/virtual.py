@@ -192,6 +192,9 @@ class VirtualDevice:
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def watch(self, timeline: object) -> None:
+        """It has no phases that a timeline could show."""
+
     def number(self, step: int) -> None:
         """Nobody watches."""
 

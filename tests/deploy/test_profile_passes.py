@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from dsbench.runtime.loop.graphs import Tiers
 from tiny import tiny_drafter, tiny_target
 
 from dsbench.deploy.deployment import Deployment
@@ -12,7 +13,6 @@ from dsbench.deploy.profile_cost import pass_samples, profile_cost
 from dsbench.deploy.visits import Shape, Timed
 from dsbench.machine.pass_table import print_rounds, round_times
 from dsbench.profiles.fit import CostSample, slot_curve
-from dsbench.runtime.loop.graphs import Tiers
 from dsbench.runtime.targets.load import LoadedTarget
 
 
@@ -71,9 +71,7 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
 
     def timed(requests: int, rows: int, step: float, draft: float, verify: float) -> Timed:
         cell = Shape(requests=requests, rows=rows, mean_context=8)
-        return Timed(
-            cell=cell, number=0, context=8 * requests, step=step, draft=(draft,) * 3, verify=(verify,) * 3
-        )
+        return Timed(cell=cell, number=0, context=8 * requests, step=step, draft=(draft,) * 3, verify=(verify,) * 3)
 
     visits = [timed(2, 2, 9.0, 2.0, 3.0), timed(2, 6, 10.0, 2.0, 5.0), timed(2, 10, 14.0, 2.0, 7.0)]
     samples = pass_samples([*visits, timed(4, 4, 4.0, 2.0, 3.0)], 4, overlap=False)
