@@ -44,7 +44,7 @@ def plain(mode, batch, graphs):
 
 def view(engine, *, batch, rounds, name="a run"):
     queue = make_requests(60, max_tokens=12)
-    return view_rounds(engine, queue, batch=batch, rounds=rounds, name=name, device=engine.pool.device)
+    return view_rounds(engine, queue, batch=batch, rounds=rounds, name=name, device=engine.device.pool.device)
 
 
 @pytest.fixture(scope="module")

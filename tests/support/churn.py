@@ -77,10 +77,10 @@ def churn(engine, requests, seats, dice, *, cancel=0.05, again=0.5):
                 waiting.insert(dice.choice([0, len(waiting)]), victim)
         if engine.running:
             engine.step()
-        engine.pool.check()
+        engine.device.pool.check()
     engine.close()
-    engine.pool.check()
-    assert engine.pool.free_pages == engine.pool.shape.pages, "pages leaked"
+    engine.device.pool.check()
+    assert engine.device.pool.free_pages == engine.device.pool.shape.pages, "pages leaked"
 
 
 def check_texts(requests, whole):

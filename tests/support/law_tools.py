@@ -18,8 +18,13 @@ from toys import staircase_table, toy_logits
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve
 from dsbench.runtime.law.accept import residual_tests, residual_token
-from dsbench.runtime.policy.budget import early_stop, want_tier
-from dsbench.runtime.policy.planner import allocate, threshold_windows, token_free
+from dsbench.runtime.policy.compact import Compact
+from dsbench.runtime.policy.early_stop import EarlyStop
+from dsbench.runtime.policy.objective import allocate
+from dsbench.runtime.policy.plan import Seen, VerifyPlan
+from dsbench.runtime.policy.prices import Prices
+from dsbench.runtime.policy.threshold import Threshold
+from dsbench.runtime.policy.token_free import TokenFree
 from dsbench.runtime.sampling import Sampling, distribution, inverse_cdf
 
 PROMPT = (1,)
@@ -197,26 +202,25 @@ class Accepter:
 def plan_windows(
     table: CostTable, policy: str, survival: np.ndarray, past: np.ndarray, told: np.ndarray, limits: np.ndarray
 ) -> tuple[int, ...]:
-    """The production planners on two requests; `anticipating` is the argmax over the very block it admits.
+    """The production policies on two requests; `anticipating` is the argmax over the very block it admits.
 
     told: survival by what is known before the block is drawn; `peeking` takes the block's own word for it.
     """
-    context = 4
-    now = torch.from_numpy(survival)
+    block, context = survival.shape[1], 4
+    prices = Prices(table, block, (block,))
+    full = VerifyPlan(depth=block, budget=2 * block, reason="law")
     if policy == "full":
         return tuple(int(x) for x in limits)
-    if policy == "threshold":
-        conditional = np.concatenate([survival[:, :1], survival[:, 1:] / survival[:, :-1]], axis=1)
-        return tuple(threshold_windows(torch.from_numpy(conditional), torch.from_numpy(limits), 0.5).tolist())
+    if policy in ("threshold", "early-stop"):
+        chooser = Threshold(block, 0.5) if policy == "threshold" else EarlyStop(prices)
+        plan = chooser.within(full, Seen(survival=survival, limits=limits, context=context))
+        return tuple(plan.window.tolist())
     if policy in ("free", "peeking"):
-        budget, depth = token_free(told if policy == "free" else survival, limits, table, context)
-        return tuple(allocate(now, torch.from_numpy(limits.clip(max=depth)), budget).tolist())
-    if policy == "early-stop":
-        budget = early_stop(survival, limits, table, context)
-    else:
-        seen = survival if policy == "anticipating" else past
-        budget = want_tier(seen, limits, table, context).rows - 2
-    return tuple(allocate(now, torch.from_numpy(limits), budget).tolist())
+        seen = Seen(survival=told if policy == "free" else survival, limits=limits, context=context)
+        plan = TokenFree(prices).within(full, seen)
+        return tuple(allocate(survival, limits.clip(max=plan.depth), plan.budget).tolist())
+    _, budget = Compact(prices).best(survival if policy == "anticipating" else past, limits, context)
+    return tuple(allocate(survival, limits, budget).tolist())
 
 
 def output_law(

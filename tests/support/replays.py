@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from command import dsbench, write_drafter
-from engine_runs import make_requests
+from engine_runs import make_requests, run
 from tiny import tiny_shape, tiny_target
 from toys import ToyDrafter, ToyTarget
 
@@ -21,9 +21,6 @@ from dsbench.results.acceptance_trace import Trace, TraceRow
 from dsbench.runtime.arm import RECORDER
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.draft_trace import DraftTrace
-from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.settings import RunConfig
 
@@ -46,10 +43,8 @@ def recorded(*, calibrations=None, tokens=20) -> Trace:
     """Recorded on the toy target, whose drafter is right about half the time."""
     requests = make_requests(8, vocab=VOCAB, max_tokens=tokens)
     drafter = ToyDrafter(VOCAB, BLOCK)
-    planner = Planner(RECORDER, block=BLOCK, rule="coupled", lag=0, table=None, calibrations=None)
     config = EngineConfig(page=4, prefill_chunk=7, draft="full")
-    engine = Engine(ToyTarget(VOCAB), drafter, RECORDER, planner, config, tokens=8 * 80, eos=frozenset())
-    run_closed_loop(engine, requests, concurrency=8)
+    engine = run(RECORDER, requests, batch=8, target=ToyTarget(VOCAB), drafter=drafter, config=config)
     deployment = SimpleNamespace(drafter=drafter, calibrations=calibrations)
     rows = tuple(
         TraceRow(

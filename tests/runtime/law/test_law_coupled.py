@@ -91,7 +91,7 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
     ]
     run_closed_loop(engine, requests, concurrency=batch)
     assert [r.output for r in requests] == wanted
-    assert engine.pool.free_pages == engine.pool.shape.pages
+    assert engine.device.pool.free_pages == engine.device.pool.shape.pages
     if mode not in ("none",):
         assert any(r.accepted for r in engine.rounds), "nothing was ever accepted: the test would not see a fault"
 

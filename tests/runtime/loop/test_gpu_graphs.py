@@ -25,7 +25,7 @@ def test_graphs_write_the_eager_text(mode, temperature):
         run_closed_loop(engine, requests, concurrency=5)
         texts.append([r.output for r in requests])
         assert all(s.misses == 0 for s in engine.steps)
-        engine.pool.check()
+        engine.device.pool.check()
     assert texts[0] == texts[1]
 
 
@@ -85,7 +85,7 @@ def test_nobodys_page_may_hold_anything():
     wanted = make_requests(6, max_tokens=20)
     run_closed_loop(engine_of("none", 6, 0), wanted, concurrency=6)
     engine = engine_of("compact", 4, 4)
-    for kept in (*engine.pool.keys, *engine.pool.values):
+    for kept in (*engine.device.pool.keys, *engine.device.pool.values):
         kept[-1] = float("nan")
     requests = make_requests(6, max_tokens=20)
     run_closed_loop(engine, requests, concurrency=4)

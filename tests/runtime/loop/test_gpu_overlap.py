@@ -58,7 +58,7 @@ def test_two_hundred_steady_steps_ask_the_device_nothing_and_compile_nothing():
         torch.cuda.set_sync_debug_mode("default")
     assert compile_count().total == before and len(engine.finished) > finished + 50 and waiting
     engine.close()
-    assert engine.pool.free_pages == engine.pool.shape.pages
+    assert engine.device.pool.free_pages == engine.device.pool.shape.pages
 
 
 @pytest.mark.parametrize("mode", ["compact", "static", "cap-accept"])

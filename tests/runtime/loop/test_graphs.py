@@ -211,7 +211,7 @@ def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
         engine = engines.make(parse_arm(mode), config(0), table, queue, batch)
         run_closed_loop(engine, queue, concurrency=batch)
         engine.close()
-        engine.pool.check()
+        engine.device.pool.check()
         assert [r.output for r in queue] == [r.output for r in wanted]
         assert all(s.misses == 0 and s.tier in engine.executor.tiers.rows for s in engine.steps)
         executors.append(engine.executor)

@@ -78,8 +78,8 @@ def test_a_cancelled_request_gives_up_pages_and_seat_at_once_and_may_come_again(
             assert engine.admit([second]) == []
     assert [r.output for r in (first, second, third)] == [r.output for r in wanted]
     engine.close()
-    engine.pool.check()
-    assert engine.pool.free_pages == engine.pool.shape.pages
+    engine.device.pool.check()
+    assert engine.device.pool.free_pages == engine.device.pool.shape.pages
 
 
 def test_a_request_cancelled_before_its_first_token_has_no_time_of_one():
