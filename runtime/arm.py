@@ -9,7 +9,7 @@ from dsbench.errors import UsageError
 
 PLANNED = ("argmax", "free", "early-stop", "threshold", "oracle")
 MOST = 1_000_000  # drafts in a window
-STEADY = ("full", "fixed", "argmax", "oracle")  # policies whose windows no host need see: their rounds may overlap
+CAPTURABLE = ("full", "fixed", "argmax", "oracle")  # policies whose windows no host need see: their rounds may overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Arm:
             raise UsageError(f"mode {self.name}: the drafter's block holds {block} drafts")
 
     @property
-    def sees_whole_block(self) -> bool:
+    def drafts_full_block(self) -> bool:
         """Whether it verifies more than it may commit, and so must draft it all."""
         return self.commit == "window"
 

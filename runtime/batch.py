@@ -25,7 +25,7 @@ class Batch:
     request: Tensor  # [M] int64 index of the row's request within the batch
     logit_rows: Tensor | None = None  # int64 rows whose logits are wanted; None = all
     most_rows: int | None = None  # no request has more rows; None: nobody knows
-    slots: Tensor | None = None  # [M] int64 where keys and values go, -1: nowhere; None: as the pages say
+    cache_indices: Tensor | None = None  # [M] int64 where keys and values go, -1: nowhere; None: as the pages say
 
     @property
     def requests(self) -> int:
@@ -77,7 +77,7 @@ def pack_padded(
     The last of the R requests must be nobody's and own no context. The rows left over are its, at position 0 and
     without a slot, and it has none as far as attention knows: what they hold is never read.
     """
-    ids, positions, request, slots, cu_rows = pack(anchor, drafts, verified, context, pages, live, rows, page)
+    ids, positions, request, indices, cu_rows = pack(anchor, drafts, verified, context, pages, live, rows, page)
     return Batch(
         ids=ids,
         positions=positions,
@@ -85,6 +85,6 @@ def pack_padded(
         context=context,
         pages=pages,
         request=request,
-        slots=slots,
+        cache_indices=indices,
         most_rows=drafts.shape[1] + 1,
     )

@@ -23,18 +23,18 @@ class DraftTrace:
 
     match: Array  # [n - 1] int8 drafts that equal the text before the first that does not, at most what is left of it
     logits: Array  # [n - 1, G] float32 logits of the calibrated P(draft j passes | those before it did)
-    free: Array  # [n - 1, G] float32 the same from the token-free head
+    token_free: Array  # [n - 1, G] float32 the same from the token-free head
     packed: Array = field(init=False)  # [n - 1, 1 + 2G] float32 these three side by side: a round copies them at once
 
     def __post_init__(self) -> None:
-        if self.logits.ndim != 2 or len(self.match) != len(self.logits) or self.logits.shape != self.free.shape:
-            shapes = self.match.shape, self.logits.shape, self.free.shape
+        if self.logits.ndim != 2 or len(self.match) != len(self.logits) or self.logits.shape != self.token_free.shape:
+            shapes = self.match.shape, self.logits.shape, self.token_free.shape
             raise ValueError(f"need match [n - 1] and two sets of logits [n - 1, G], got {shapes}")
-        if not (np.isfinite(self.logits).all() and np.isfinite(self.free).all()):
+        if not (np.isfinite(self.logits).all() and np.isfinite(self.token_free).all()):
             raise ValueError("logits must be finite")
         if ((self.match < 0) | (self.match > np.minimum(self.left, self.block))).any():
             raise ValueError("a match must lie between 0 and the block or what is left of the text")
-        packed = np.concatenate([self.match[:, None], self.logits, self.free], axis=1).astype(np.float32)
+        packed = np.concatenate([self.match[:, None], self.logits, self.token_free], axis=1).astype(np.float32)
         object.__setattr__(self, "packed", packed)
 
     @property

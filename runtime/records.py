@@ -41,7 +41,7 @@ class StepRecord:
     zombies: int = (
         0  # rows, drafts included, of seats whose request had ended, unknown to the round or not yet replaced
     )
-    seats: int = 0  # taken by requests: R, and those that had ended
+    occupied: int = 0  # taken by requests: R, and those that had ended
     prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
     idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
@@ -66,7 +66,7 @@ class RoundRecord:
     flips: int
     drafts: tuple[int, ...]
     logits: tuple[float, ...]  # raw conditioned confidence logits
-    free_logits: tuple[float, ...]
+    token_free_logits: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ class Request:
         left = context - len(self.prompt_ids) - len(self.output)
         return min(self.sampling.max_tokens - len(self.output), left)
 
-    def slots_needed(self, context: int, block: int) -> int:
+    def tokens_needed(self, context: int, block: int) -> int:
         """Page slots for all that it may hold, before its first run; nothing takes up a text where it was left.
 
         Raises UsageError for a prompt that is empty or leaves no room.

@@ -41,7 +41,7 @@ class Sampling:
     top_p: Tensor  # fp32, 1 = off
     seed: Tensor  # int64
     round: Tensor  # int64, verify rounds so far
-    plain: bool  # nobody uses top-k or top-p
+    unfiltered: bool  # nobody uses top-k or top-p
 
     def rows(self, index: Tensor | slice) -> Sampling:
         """The settings of rows that belong to requests `index` [n]."""
@@ -51,7 +51,7 @@ class Sampling:
             top_p=self.top_p[index],
             seed=self.seed[index],
             round=self.round[index],
-            plain=self.plain,
+            unfiltered=self.unfiltered,
         )
 
 
@@ -63,13 +63,13 @@ def sampling_of(requests: Sequence[Request], device: torch.device) -> Sampling:
         top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
         seed=torch.tensor([p.seed for p in params], dtype=torch.int64, device=device),
         round=torch.tensor([r.rounds for r in requests], dtype=torch.int64, device=device),
-        plain=not any(p.truncates for p in params),
+        unfiltered=not any(p.truncates for p in params),
     )
 
 
 def kept_of(logits: Tensor, sampling: Sampling) -> Kept | None:
     """What top-k and top-p leave of logits [n, V]; None where nobody asks for them."""
-    return None if sampling.plain else truncate(logits, sampling.temperature, sampling.top_k, sampling.top_p)
+    return None if sampling.unfiltered else truncate(logits, sampling.temperature, sampling.top_k, sampling.top_p)
 
 
 def admissible(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -99,10 +99,10 @@ class StatePool:
         rows = [self._owned[o] + [self.shape.pages] * (longest - len(self._owned[o])) for o in owners]
         return torch.tensor(rows, dtype=torch.int32, device=self.device)
 
-    def slots(self, batch: Batch) -> Tensor:
+    def cache_indices(self, batch: Batch) -> Tensor:
         """Flat slot [M] int64 (page * tokens a page + offset) where each row's key and value live."""
-        if batch.slots is not None:
-            return batch.slots
+        if batch.cache_indices is not None:
+            return batch.cache_indices
         page = batch.pages.long()[batch.request, batch.positions // self.shape.page]
         return page * self.shape.page + batch.positions % self.shape.page
 

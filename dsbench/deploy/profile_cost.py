@@ -109,7 +109,7 @@ def profile_cost(
 def _plain_samples(
     deployment: Deployment, batches: Sequence[int], contexts: Sequence[int], passes: int, seed: int, temperature: float
 ) -> list[CostSample]:
-    """What decoding without a drafter costs: phases plain, a pass alone, and plain step; raw, in no fit."""
+    """Times arm none: phase no-draft, a pass alone, and phase no-draft step. Raw samples; no fit reads them."""
     alone = replace(deployment, drafter=deployment.none, calibrations=None)
     engine = profile_engine(alone, pool_of(batches, contexts, seed), max(batches), graphs=True)
     samples = []
@@ -117,8 +117,8 @@ def _plain_samples(
         for cell in shapes(batches, contexts, 0):
             t = _time_cell(engine, cell, temperature, number, seed, {})
             at = (cell.requests, cell.rows, t.record.context)
-            samples += [CostSample(*at, seconds, "plain", number) for seconds in t.verify]
-            samples.append(CostSample(*at, t.record.seconds, "plain step", number))
+            samples += [CostSample(*at, seconds, "no-draft", number) for seconds in t.verify]
+            samples.append(CostSample(*at, t.record.seconds, "no-draft step", number))
     return samples
 
 

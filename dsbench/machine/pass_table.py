@@ -51,10 +51,10 @@ def round_times(samples: Iterable[CostSample]) -> list[RoundTimes]:
                 requests=requests,
                 context=context,
                 draft=median["draft", *at, 0],
-                plain=median["plain", *at, least],
+                plain=median["no-draft", *at, least],
                 least=median["pass", *at, least],
                 full=median["pass", *at, most],
-                plain_step=median["plain step", *at, least],
+                plain_step=median["no-draft step", *at, least],
                 full_step=median["step", *at, most],
             )
         )

@@ -96,7 +96,7 @@ class Chooser:
             sent = every if self.pace.waits and self.arm.layout == "rectangular" else limits
             return Choice(depth=every, window=limits, sent=sent, rows=rows, survival=np.tile(self.prior, (n, 1)))
         conditional = np.stack([s.row(s.script.conditional) for s in seats])
-        free = np.stack([s.row(s.script.free) for s in seats])
+        free = np.stack([s.row(s.script.token_free) for s in seats])
         if self.budgets is not None:
             return self._before(self.budgets, seats, number, limits, conditional, free)
         return self._within(seats, number, limits, conditional, free)

@@ -82,7 +82,7 @@ def step_row(
         "idle_seconds": 0.0,
         "host_seconds": 0.0,
         "fallback": "",
-        "seats": seated,
+        "occupied": seated,
     }
 
 
@@ -102,7 +102,7 @@ def round_row(number: int, block: int, choice: Choice, came: Delivered) -> dict[
         "flips": 0,
         "drafts": [0] * depth,
         "logits": [],
-        "free_logits": [],
+        "token_free_logits": [],
         "name": prompt_name(script.name),
     }
 

@@ -22,7 +22,7 @@ class Script:
     room: int
     match: Array  # [n - 1] drafts that equal the text
     conditional: Array  # [n - 1, G] calibrated P(draft j passes | those before it did)
-    free: Array  # [n - 1, G] the same from the token-free head
+    token_free: Array  # [n - 1, G] the same from the token-free head
     repetition: float
 
 
@@ -37,7 +37,7 @@ def script_of(row: TraceRow, most: int) -> Script:
         room=room,
         match=row.drafts.match.astype(np.int64),
         conditional=_chance(row.drafts.logits),
-        free=_chance(row.drafts.free),
+        token_free=_chance(row.drafts.token_free),
         repetition=_repetition(row.output[:room]),
     )
 

@@ -21,7 +21,7 @@ class Draft:
 
     tokens: Tensor  # [R, G] int64 vocabulary ids; columns past a request's depth were not drafted
     confidence: Tensor  # [R, G] fp32, as far as drafted: logit of P(draft j accepted | those before it accepted)
-    free: Tensor  # [R, G] fp32 the same from the hidden state alone: known before any token is drawn
+    token_free: Tensor  # [R, G] fp32 the same from the hidden state alone: known before any token is drawn
     probabilities: Tensor | None  # [R, max depth, V'] fp32, the law each draft was drawn from; none if coupled
     depth: Tensor  # [R] int64, columns that were drafted
 
@@ -65,7 +65,7 @@ class Drafter(Protocol):
     taps: tuple[int, ...]
     vocabulary: Tensor  # [V'] int64 ids it can propose
     digest: str
-    token_free: bool  # whether it has a say on acceptance before any token is drawn
+    has_token_free: bool  # whether it has a say on acceptance before any token is drawn
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         """(kv heads, head width) of each layer it keeps in the pool."""
@@ -83,7 +83,7 @@ class NoDrafter:
     block = 0
     taps: tuple[int, ...] = ()
     digest = "none"
-    token_free = False
+    has_token_free = False
 
     def __init__(self, device: torch.device) -> None:
         self.vocabulary = torch.empty(0, dtype=torch.int64, device=device)
@@ -96,7 +96,7 @@ class NoDrafter:
         device = self.vocabulary.device
         nothing = torch.empty(n, 0, dtype=torch.float32, device=device)
         none = torch.zeros(n, dtype=torch.int64, device=device)
-        return Draft(tokens=nothing.long(), confidence=nothing, free=nothing, probabilities=None, depth=none)
+        return Draft(tokens=nothing.long(), confidence=nothing, token_free=nothing, probabilities=None, depth=none)
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
         """Nothing to keep."""

@@ -65,7 +65,7 @@ class DSparkDrafter:
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
         self.events = event_head(weights, "confidence_events")
         self.events_free = event_head(weights, "confidence_free_events")
-        self.token_free = self.confidence_free is not None or self.events_free is not None
+        self.has_token_free = self.confidence_free is not None or self.events_free is not None
         positions = target.cos.shape[0]
         self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
         settle(target.device)
@@ -99,7 +99,7 @@ class DSparkDrafter:
 
     def _states(self, x: Tensor, batch: Batch, pool: StatePool) -> Tensor:
         """Normed states [M, D] after the last layer, of rows that come in as x [M, D]."""
-        shape, slots, turns = self.shape.layer, pool.slots(batch), (self.cos, self.sin)
+        shape, slots, turns = self.shape.layer, pool.cache_indices(batch), (self.cos, self.sin)
         kept = [pool.layer(self.first_layer + i) for i in range(shape.layers)]
         sight: list[dict[str, Any]] = [
             {"causal": self.shape.causal_in(i), "window": self.shape.window_of(i)} for i in range(shape.layers)
@@ -154,7 +154,7 @@ class DSparkDrafter:
         return Draft(
             tokens=F.pad(made.tokens, left),
             confidence=F.pad(confidence, left),
-            free=free,
+            token_free=free,
             depth=drafted,
             probabilities=made.laws,
         )
@@ -200,7 +200,7 @@ class DSparkDrafter:
         Rows that end up rejected are written too: they lie past the committed length, where nobody reads, and the next
         pass over those positions overwrites them.
         """
-        slots, eps = pool.slots(batch), self.shape.layer.norm_eps
+        slots, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
         _, context = add_norm(self.fc(taps), None, self.hidden_norm, eps)
         for i, layer in enumerate(self.layers):
             rotate_and_store(

@@ -37,7 +37,7 @@ class MtpDrafter:
     as keys and half as values.
     """
 
-    token_free = False  # but for the first slot
+    has_token_free = False  # but for the first slot
 
     def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
         check_mtp_against_target(shape, target.shape, target.digest)
@@ -99,7 +99,7 @@ class MtpDrafter:
             if laws is not None and law is not None:
                 laws[index, j] = law
         drafted = depth_on(wanted, counts, device)
-        return Draft(tokens=drafts, confidence=confidence, free=free, depth=drafted, probabilities=laws)
+        return Draft(tokens=drafts, confidence=confidence, token_free=free, depth=drafted, probabilities=laws)
 
     def step(self, tokens: Tensor, previous: Tensor, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """m [R, D] of one row a request: its token [R] at positions [R], the hidden state [R, D] before it.
@@ -108,7 +108,7 @@ class MtpDrafter:
         """
         layer, shape, eps = self.layer, self.shape.layer, self.shape.layer.norm_eps
         batch = _one_row_each(tokens, positions, table)
-        turns, slots, kept = (self.cos, self.sin), pool.slots(batch), pool.layer(self.first_layer)
+        turns, slots, kept = (self.cos, self.sin), pool.cache_indices(batch), pool.layer(self.first_layer)
         x = self._inputs(tokens, previous)
         if runs_fused(shape, len(x), x, exact=self.exact):
             stream = embed(None, x, layer.input_norm)
@@ -126,7 +126,7 @@ class MtpDrafter:
         One layer needs no attention for that. Rows that end up rejected lie past the committed length, where nobody
         reads, and the next pass over those positions overwrites them.
         """
-        slots, eps = pool.slots(batch), self.shape.layer.norm_eps
+        slots, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
         _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)
         kept = self._kept(batch.context.long() - 1, batch.pages, pool)
         first_row = batch.positions == batch.context.long()[batch.request]  # a request may have none
@@ -152,7 +152,7 @@ class MtpDrafter:
 
     def _kept(self, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """The target's state [R, D] at one position [R] of each request; zeros at -1, before the text."""
-        slots = pool.slots(_one_row_each(positions, positions.clamp(min=0), table))
+        slots = pool.cache_indices(_one_row_each(positions, positions.clamp(min=0), table))
         kept = torch.cat(pool.read(self.first_layer + 1, slots), dim=-1).squeeze(1).to(self.norm.dtype)
         return kept.masked_fill(positions[:, None] < 0, 0)
 

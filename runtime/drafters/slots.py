@@ -93,7 +93,7 @@ def at_once(base: Tensor, plan: Plan) -> Drawn:
 def in_turn(head: Head, base: Tensor, hidden: Tensor, anchor: Tensor, plan: Plan) -> Drawn:
     """Slots of base logits [R, n, V'] and hidden states [R, n, D], each behind the token before it; anchor [R]."""
     part, sampling = head.hidden_part(hidden), plan.sampling
-    if plan.rule == "coupled" and sampling.plain:
+    if plan.rule == "coupled" and sampling.unfiltered:
         tokens, found = coupled_block(
             head,
             base,

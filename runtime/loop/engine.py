@@ -113,7 +113,7 @@ class Engine:
         """
         taken: list[Request] = []
         for request in requests:
-            need = request.slots_needed(self.target.shape.context, self.drafter.block)
+            need = request.tokens_needed(self.target.shape.context, self.drafter.block)
             if not self.pool.open(request.id, need):
                 break
             taken.append(request)
@@ -162,7 +162,7 @@ class Engine:
     def _depth(self, requests: Sequence[Request], limits: np.ndarray, context: int) -> DepthRule:
         """How many slots the drafter is to fill, once it knows the block's token-free confidences."""
         most = self.arm.depth(self.drafter.block)
-        if self.config.draft == "full" or self.arm.sees_whole_block or self.arm.layout == "rectangular":
+        if self.config.draft == "full" or self.arm.drafts_full_block or self.arm.layout == "rectangular":
             return lambda free: torch.full((len(requests),), most)
         return lambda free: self.planner.depth(requests, free, limits, context).clamp(max=most)
 
@@ -247,7 +247,7 @@ class Engine:
             priors=inputs.priors,
             extrapolated=outside,
             flips=int(done.verdict.flips.sum()),
-            seats=len(requests),
+            occupied=len(requests),
             **phases,
         )
         self.steps.append(record)
@@ -276,7 +276,7 @@ class Engine:
             draft.depth.tolist(),
             draft.tokens.tolist(),
             draft.confidence.tolist(),
-            draft.free.tolist(),
+            draft.token_free.tolist(),
             now.standing.start.tolist(),
             strict=True,
         )
@@ -298,6 +298,6 @@ class Engine:
                     flips=flips,
                     drafts=tuple(tokens[:depth]),
                     logits=tuple(logits[:depth]),
-                    free_logits=tuple(free),
+                    token_free_logits=tuple(free),
                 )
             )

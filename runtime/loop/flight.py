@@ -108,7 +108,7 @@ class Landed:
             priors=course.priors,
             fallback=fallback,
             zombies=rows[1],
-            seats=len(flight.seated),
+            occupied=len(flight.seated),
             flips=0 if scripted else int(self.count("flips")[seats].sum()),
             prefill_seconds=between(begun, sat),
             idle_seconds=between(last, begun) + between(sat, ready),
@@ -139,7 +139,7 @@ class Landed:
                     flips=0 if scripted else counts["flips"][seat],
                     drafts=tuple(drafts[seat]),
                     logits=tuple(self.real[seat, 0, :cap].tolist()),
-                    free_logits=tuple(free[seat].tolist()),
+                    token_free_logits=tuple(free[seat].tolist()),
                 )
             )
         return out

@@ -96,7 +96,7 @@ class Slots:
         self.table = torch.full((n, table), self.nobody, dtype=torch.int32, device=device)
         self.recorded = whole(n, block + 1) - 1
         # left by them
-        self.drafts, self.confidence, self.free = whole(n, block), real(n, block), real(n, block)
+        self.drafts, self.confidence, self.token_free = whole(n, block), real(n, block), real(n, block)
         self.accepted, self.ceiling, self.flips, self.tokens = whole(n), whole(n), whole(n), whole(n, block + 1)
 
     def load(self, now: Round) -> None:
@@ -123,7 +123,7 @@ class Slots:
     def follow(self, script: Script) -> None:
         """Puts the script's drafts over those that a draft graph left."""
         n = script.tokens.shape[0]
-        self.drafts[:n], self.confidence[:n], self.free[:n] = script.tokens, script.confidence, script.free
+        self.drafts[:n], self.confidence[:n], self.token_free[:n] = script.tokens, script.confidence, script.token_free
 
     def first(self, n: int, plain: bool) -> Round:
         """The first n slots as a pass reads them, their top-k and top-p unless `plain`."""
@@ -133,7 +133,7 @@ class Slots:
             top_p=self.top_p[:n],
             seed=self.seed[:n],
             round=self.round[:n],
-            plain=plain,
+            unfiltered=plain,
         )
         standing = Standing(anchor=self.anchor[:n], start=self.start[:n], table=self.table[:n])
         return Round(standing=standing, sampling=sampling, recorded=self.recorded[:n])
@@ -141,7 +141,11 @@ class Slots:
     def draft(self, n: int, depth: int) -> Draft:
         tall = torch.full((n,), depth, dtype=torch.int64, device=self.drafts.device)
         return Draft(
-            tokens=self.drafts[:n], confidence=self.confidence[:n], free=self.free[:n], probabilities=None, depth=tall
+            tokens=self.drafts[:n],
+            confidence=self.confidence[:n],
+            token_free=self.token_free[:n],
+            probabilities=None,
+            depth=tall,
         )
 
     def verdict(self, n: int) -> Verdict:
@@ -203,7 +207,7 @@ class Graphs:
         return draft, self.verify_graphs[self.tiers.of(requests, rows)]
 
     def _fits(self, now: Round) -> bool:
-        taken = self.models.rule == "coupled" and (now.sampling.plain or not self.plain)
+        taken = self.models.rule == "coupled" and (now.sampling.unfiltered or not self.plain)
         return taken and now.requests <= self.tiers.requests[-1]
 
     def shallow_drafts(self, depth: int) -> dict[int, Run]:
@@ -220,7 +224,7 @@ class Graphs:
             for mine, given in (
                 (slots.drafts, made.tokens),
                 (slots.confidence, made.confidence),
-                (slots.free, made.free),
+                (slots.token_free, made.token_free),
             ):
                 mine[:n].copy_(given)
 

@@ -51,11 +51,11 @@ class Models:
 def draft_pass(models: Models, now: Round, depth: DepthRule) -> Draft:
     """A scripted round is drafted as deep as the script's confidences say, and then takes the script's drafts."""
     script = now.script
-    rule: DepthRule = depth if script is None else lambda free: depth(script.free)
+    rule: DepthRule = depth if script is None else lambda free: depth(script.token_free)
     made = models.drafter.propose(now.standing, now.sampling, models.pool, rule=models.rule, depth=rule)
     if script is None:
         return made
-    return replace(made, tokens=script.tokens, confidence=script.confidence, free=script.free)
+    return replace(made, tokens=script.tokens, confidence=script.confidence, token_free=script.token_free)
 
 
 def verify_pass(

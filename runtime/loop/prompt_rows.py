@@ -60,7 +60,7 @@ class PromptRows:
             pages=self.pages,
             request=part["request"],
             logit_rows=part["last"],
-            slots=part["slots"],
+            cache_indices=part["slots"],
         )
 
     @property
@@ -72,7 +72,7 @@ class PromptRows:
             top_p=torch.ones_like(heat),
             seed=self.part["seed"],
             round=nothing,
-            plain=True,
+            unfiltered=True,
         )
 
     def newcomers(self, first: Tensor) -> Newcomers:

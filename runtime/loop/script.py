@@ -18,7 +18,7 @@ class Script:
 
     tokens: Tensor  # [R, G] int64: the recorded match equals the text, the draft after it does not
     confidence: Tensor  # [R, G] fp32 logits, calibrated
-    free: Tensor  # [R, G] fp32 the same, token-free
+    token_free: Tensor  # [R, G] fp32 the same, token-free
 
 
 def script_of(requests: Sequence[Request], recorded: Tensor | None, block: int, vocab: int) -> Script | None:
@@ -38,5 +38,5 @@ def script_of(requests: Sequence[Request], recorded: Tensor | None, block: int, 
     return Script(
         tokens=torch.where(hit, text, (text + 1) % vocab),
         confidence=packed[:, 1 : 1 + block],
-        free=packed[:, free : free + block],
+        token_free=packed[:, free : free + block],
     )

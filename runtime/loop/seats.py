@@ -118,7 +118,7 @@ class Seats:
             top_p=self.top_p[:n],
             seed=self.seed[:n],
             round=self.round[:n],
-            plain=True,
+            unfiltered=True,
         )
 
     def limits(self, n: int) -> Tensor:

@@ -131,7 +131,7 @@ class Steady:
             now = self._round(n)
             assert now.requests == n, "a tier of requests has its seats"
             made = draft_pass(self.models, now, lambda free: depths)
-            tokens, confidence, free = made.tokens, made.confidence, made.free
+            tokens, confidence, free = made.tokens, made.confidence, made.token_free
             if seats.shape.scripted:
                 script, text = seats.next_script(n), now.recorded
                 assert text is not None, "a trace is replayed on its own text"
@@ -181,7 +181,7 @@ class Steady:
                 verified = limits
                 batch = pack_padded(at.anchor, drafts, verified, context, at.table, seats.live, rows, page)
             tall = torch.full((n,), self.depths[-1], dtype=torch.int64, device=drafts.device)
-            draft = Draft(tokens=drafts, confidence=confidence, free=confidence, probabilities=None, depth=tall)
+            draft = Draft(tokens=drafts, confidence=confidence, token_free=confidence, probabilities=None, depth=tall)
             made = verify_pass(self.models, now, batch, draft, window, verified, lambda name: nullcontext())
             tokens, ceiling = F.pad(made.tokens, (0, beyond)), made.ceiling
             if beyond:  # what a draft would have brought is not known
@@ -241,6 +241,6 @@ def batch_of(packed: Packed, at: Standing, context: Tensor, drafts: Tensor) -> B
         context=context,
         pages=at.table,
         request=request,
-        slots=slots,
+        cache_indices=slots,
         most_rows=drafts.shape[1] + 1,
     )

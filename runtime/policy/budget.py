@@ -80,7 +80,7 @@ class Budgets:
 
     def __init__(self, table: CostTable, block: int, depths: Sequence[int], weight: float = 1.0) -> None:
         self.table, self.block, self.weight = table, block, weight
-        measured = table.slot_bias > 0 or table.slot.seconds[-1] > 0
+        measured = table.depth_bias > 0 or table.depth.seconds[-1] > 0
         self.depths = tuple(d for d in depths if measured or d in (0, block))
         self._column = np.arange(block)
         self._within = -1.0 * (self._column < np.array(self.depths)[:, None, None])  # [depths, 1, G]
@@ -145,7 +145,7 @@ class Budgets:
             per_token = np.full((len(self.depths), 1), table.per_token(requests, drafts=True))
             if self.depths[0] == 0:  # rows beyond one a request bring nothing
                 seconds[0] = np.inf
-                seconds[0, 0], per_token[0] = table.plain_parts(requests)
+                seconds[0, 0], per_token[0] = table.no_draft_parts(requests)
             self._priced[requests] = Priced(rows=rows, seconds=seconds, per_token=per_token)
         return self._priced[requests]
 

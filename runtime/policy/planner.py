@@ -147,7 +147,7 @@ class Planner:
         conditional = self.relay.conditional(requests, draft.confidence.double().cpu().numpy())
         undrafted = np.arange(self.block) >= depth[:, None]
         if undrafted.any():  # later budgets recall these slots: the token-free head knows them
-            free = self.relay.conditional(requests, draft.free.double().cpu().numpy(), "free")
+            free = self.relay.conditional(requests, draft.token_free.double().cpu().numpy(), "free")
             conditional = np.where(undrafted, free, conditional)
         survival = np.cumprod(conditional, axis=1)
         self.relay.remember(requests, survival)
@@ -177,7 +177,7 @@ class Planner:
             seconds = predicted_seconds(table, start, drafts=self.block > 0, skipped=skipped)
             per_token = table.per_token(shape.requests, drafts=self.block > 0)
             if skipped >= self.block > 0:
-                seconds, per_token = table.plain_parts(shape.requests)
+                seconds, per_token = table.no_draft_parts(shape.requests)
             self._known[key] = seconds, per_token, table.outside(replace(start, context=table.box.context[0]))
         seconds, per_token, outside = self._known[key]
         least, most = table.box.context
@@ -204,7 +204,7 @@ class Planner:
         if policy == "early-stop":
             budget, priors = early_stop(survival, cap, self.table, context), 0
         elif policy == "free":
-            budget, priors = token_free(self._free_survival(requests, draft.free), cap, self.table, context)[0], 0
+            budget, priors = token_free(self._free_survival(requests, draft.token_free), cap, self.table, context)[0], 0
         else:
             past, priors = (survival, 0) if self.lag == 0 else self.relay.recall(requests)
             choice = agree([want_tier(past, cap, self.table, context, self.arm.weight)])

@@ -59,7 +59,7 @@ class DenseTarget:
 
     def _plain(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         """Normed states [M, D] after the last layer, and the tapped ones before."""
-        slots, turns, eps = pool.slots(batch), (self.cos, self.sin), self.shape.norm_eps
+        slots, turns, eps = pool.cache_indices(batch), (self.cos, self.sin), self.shape.norm_eps
         x, h = add_norm(self.embedding[batch.ids], None, self.norms[0], eps)
         tapped: list[Tensor] = []
         for index, layer in enumerate(self.layers):
@@ -72,7 +72,7 @@ class DenseTarget:
 
     def _fused(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         """As `_plain`, but for rounding."""
-        slots, turns = pool.slots(batch), (self.cos, self.sin)
+        slots, turns = pool.cache_indices(batch), (self.cos, self.sin)
         stream, tapped = embed(batch.ids, self.embedding, self.norms[0]), list[Tensor]()
         for index, layer in enumerate(self.layers):
             stream = fused_layer(

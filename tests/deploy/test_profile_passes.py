@@ -11,7 +11,7 @@ from tiny import tiny_drafter, tiny_target
 from dsbench.deploy.deployment import Deployment
 from dsbench.deploy.profile_cost import Shape, Timed, pass_samples, profile_cost
 from dsbench.machine.pass_table import print_rounds, round_times
-from dsbench.profiles.fit import CostSample, slot_curve
+from dsbench.profiles.fit import CostSample, depth_curve
 from dsbench.runtime.loop.graphs import Tiers
 from dsbench.runtime.targets.load import LoadedTarget
 
@@ -50,9 +50,9 @@ def test_every_tier_of_every_batch_is_timed_by_replay_and_by_step(profiled):
     assert rows == {1: {1, 2, 4, 5}, 3: {3, *(t for t in tiers if 3 < t < 15), 15}}
     count = {phase: sum(s.phase == phase for s in samples) for phase in ("pass", "verify", "step")}
     assert count["pass"] == count["verify"] == 3 * count["step"] > 0
-    assert {s.rows for s in samples if s.phase == "plain"} == {1, 3}
+    assert {s.rows for s in samples if s.phase == "no-draft"} == {1, 3}
     assert {(s.requests, s.rows) for s in samples if s.phase == "shallow"} == {(1, 4), (3, 4)}
-    assert table.slot_bias >= 0 and table.slot.at == (1, 3)
+    assert table.depth_bias >= 0 and table.depth.at == (1, 3)
     assert table.draft_seconds(3, 30, 2) <= table.draft_seconds(3, 30)
 
 
@@ -81,6 +81,6 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
     alone = {(s.requests, s.rows): s.seconds for s in pass_samples(visits, 4, overlap=True) if s.phase == "verify"}
     assert alone == {(2, 2): 3.0, (2, 6): 5.0, (2, 10): 7.0}
     first = replace(visits[0], shallow=(1.4,) * 3)
-    slot_bias, slot = slot_curve(pass_samples([first], 4, overlap=True))
-    assert slot_bias == pytest.approx(0.2) and slot.at == (2,)
+    depth_bias, depth = depth_curve(pass_samples([first], 4, overlap=True))
+    assert depth_bias == pytest.approx(0.2) and depth.at == (2,)
     assert CostSample(2, 0, 16, 2.0, "draft", 0) in samples and CostSample(2, 10, 16, 14.0, "step", 0) in samples

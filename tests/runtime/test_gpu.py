@@ -192,10 +192,12 @@ def test_a_captured_proposal_replays_as_the_eager_one(kind, events, depth, rule)
     for step in range(3):
         made = replay()
         tokens, confidence = made.tokens.clone(), made.confidence.clone()
-        free, laws = made.free.clone(), None if made.probabilities is None else made.probabilities.clone()
+        free, laws = made.token_free.clone(), None if made.probabilities is None else made.probabilities.clone()
         wanted = run()
         assert torch.equal(tokens, wanted.tokens), (step, tokens, wanted.tokens)
-        assert torch.allclose(confidence, wanted.confidence, atol=1e-5) and torch.allclose(free, wanted.free, atol=1e-5)
+        assert torch.allclose(confidence, wanted.confidence, atol=1e-5) and torch.allclose(
+            free, wanted.token_free, atol=1e-5
+        )
         assert laws is None or torch.allclose(laws, wanted.probabilities, atol=1e-5)
         assert made.depth.tolist() == [depth] * 5
         seen.add(tuple(tokens.flatten().tolist()))
@@ -242,7 +244,7 @@ def test_a_proposal_agrees_with_the_cpu(kind, depth):
     )
     assert torch.equal(made.tokens.cpu(), wanted.tokens) and made.depth.tolist() == depth
     assert torch.allclose(made.confidence.cpu(), wanted.confidence, atol=2e-3)
-    assert torch.allclose(made.free.cpu(), wanted.free, atol=1e-3)
+    assert torch.allclose(made.token_free.cpu(), wanted.token_free, atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["static", "no-trim", "cap-accept:threshold=0.4"])

@@ -45,7 +45,7 @@ class Pages(RuleBasedStateMachine):
             values = [float(1000 * owner + len(text) + i) for i in range(count)]
             batch = self.batch(owner, len(text), count)
             tensor = torch.tensor(values)[:, None, None]
-            self.pool.write(0, self.pool.slots(batch), tensor, -tensor)
+            self.pool.write(0, self.pool.cache_indices(batch), tensor, -tensor)
             text += values
 
     @precondition(lambda self: self.texts)
@@ -81,7 +81,7 @@ class Pages(RuleBasedStateMachine):
         keys, values = self.pool.layer(0)
         for owner, text in self.texts.items():
             if text:
-                slots = self.pool.slots(self.batch(owner, 0, len(text)))
+                slots = self.pool.cache_indices(self.batch(owner, 0, len(text)))
                 assert keys[slots // PAGE, 0, slots % PAGE, 0].tolist() == text
                 assert (-values[slots // PAGE, 0, slots % PAGE, 0]).tolist() == text
 

@@ -48,7 +48,7 @@ def overlapped(
         rule="coupled",
         lag=lag,
         calibrations=None,
-        table=replace(staircase_table(seats, 4), slot_bias=slot, draft_bias=draft),
+        table=replace(staircase_table(seats, 4), depth_bias=slot, draft_bias=draft),
     )
     return Overlapped(steady, arm, planner, config, decode=decode)
 

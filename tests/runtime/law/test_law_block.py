@@ -163,7 +163,7 @@ def rows(window: list[int], verified: list[int], *, exact: bool = False):
         top_p=torch.ones(count),
         seed=torch.arange(count) + 40,
         round=torch.arange(count) % 3 + 1,
-        plain=True,
+        unfiltered=True,
     )
     each = sampling.rows(torch.arange(count).repeat_interleave(BLOCK))
     law = distribution(own.flatten(0, 1), each).view(count, BLOCK, VOCAB)

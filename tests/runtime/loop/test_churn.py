@@ -49,7 +49,7 @@ def toy_loop(mode, lag, *, tokens, slot=0.0, overlaps=True):
         rule="coupled",
         lag=lag,
         calibrations=None,
-        table=replace(staircase_table(SEATS, BLOCK), slot_bias=slot),
+        table=replace(staircase_table(SEATS, BLOCK), depth_bias=slot),
     )
     if not overlaps:
         return Engine(target, drafter, arm, planner, config, eos=EOS, tokens=tokens, decode=decode)

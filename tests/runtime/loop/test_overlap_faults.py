@@ -102,8 +102,8 @@ def test_a_fault_returns_the_run_to_whole_blocks_and_the_same_text(fault, mode, 
     assert any(r.window < 4 and limit[r.request] - r.output_index > 5 for r in rounds), "it chose before"
     assert all(s.confidence_age == s.priors == 0 for s in engine.steps[first + 3 :])
     if fault is breaks_confidences:
-        assert all(math.isnan(x) for r in late for x in (*r.logits, *r.free_logits))
-        assert all(len(r.free_logits) == 4 == len(r.drafts) for r in late)
+        assert all(math.isnan(x) for r in late for x in (*r.logits, *r.token_free_logits))
+        assert all(len(r.token_free_logits) == 4 == len(r.drafts) for r in late)
     if fault is breaks_table:
         assert all(math.isnan(s.predicted_seconds) for s in engine.steps[first:])
 
