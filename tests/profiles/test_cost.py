@@ -511,7 +511,7 @@ def test_bad_files_are_refused_in_one_line(tmp_path, edit, says):
 
 
 def test_a_table_of_before_the_renaming_is_read(tmp_path):
-    table, path = replace(make_table(no_draft=NO_DRAFT), depth_bias=0.25), tmp_path / "table.json"
+    table, path = make_table(no_draft=NO_DRAFT, depth_bias=0.25), tmp_path / "table.json"
     table.save(path)
     body = json.loads(path.read_text())
     old = {"no_draft": "plain", "depth": "slot", "depth_bias": "slot_bias"}
