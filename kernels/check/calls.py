@@ -46,7 +46,7 @@ def block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:
 def block_triton(inputs: Inputs) -> Block:
     arguments = _block_arguments(inputs)
     arguments["head"] = arguments["head"].merged()
-    made: Block = triton_side("draft_head", "coupled_block")(most=max(arguments.pop("counts")), **arguments)
+    made: Block = triton_side("draft.head", "coupled_block")(most=max(arguments.pop("counts")), **arguments)
     return made
 
 
@@ -63,7 +63,7 @@ def bounds(kept: Kept) -> Tensor:
 
 
 def triton_side(module: str, name: str) -> Callable[..., Any]:
-    """A kernel's CUDA side. Its call imports triton, which a machine without a GPU need not have."""
+    """The Triton function `name` of kernels/<module>_triton.py. Triton is imported by the call: the CPU does without it."""
     return lambda **inputs: getattr(import_module(f"dsbench.kernels.{module}_triton"), name)(**inputs)
 
 
