@@ -1,4 +1,4 @@
-"""Every op as a pair: the compiled version and its plain-torch reference, with inputs and a tolerance that says why.
+"""Every op as a pair: the compiled version and its torch reference, with inputs, a tolerance and its reason.
 
 The one list that tests and `dsbench bench-kernels` walk. An op that is not here is not tested, so it must be here.
 """
@@ -232,7 +232,7 @@ def _rows() -> tuple[Op, ...]:
             reference=lambda **inputs: pages_after(rotate_and_store_reference, inputs),
             cases=ROTATE_CASES,
             tolerance=1e-5,
-            why="as the queries; what nobody wrote stays as it was",
+            why="as the queries; unwritten entries are unchanged",
             cuda=lambda **inputs: pages_after(triton_side("rope", "rotate_and_store"), inputs),
             **turn,
         ),

@@ -49,7 +49,7 @@ def fused_ops() -> tuple[Op, ...]:
             compiled=lambda **inputs: pages_after(fused.normed_qkv, inputs),
             reference=lambda **inputs: pages_after(fused.normed_qkv_reference, inputs),
             tolerance=4e-5,
-            why="as the queries; what nobody wrote stays as it was",
+            why="as the queries; unwritten entries are unchanged",
             cuda=lambda **inputs: pages_after(triton_side("fused.products", "normed_qkv"), inputs),
             **turn,
         ),

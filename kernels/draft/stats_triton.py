@@ -59,7 +59,7 @@ def score_tile(
 ):
     """Stores what logits b_x [rows, BLOCK] of columns `split` * BLOCK on give to their rows b_row, those that are live.
 
-    Temperature is 0 where nobody is live: a tile of cold rows makes no noise.
+    Temperature is 0 where no request is live: a tile of greedy rows generates no noise.
     """
     b_hot = b_temperature > 0
     b_scale = tl.where(b_hot, tl.minimum(1.0 / b_temperature, 3.0e38), 1.0)[:, None]

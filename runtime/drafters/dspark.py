@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.draft.head import Head
-from dsbench.kernels.fused.products import embed, settle
+from dsbench.kernels.fused.products import embed, await_weights
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -68,7 +68,7 @@ class DSparkDrafter:
         self.has_token_free = self.confidence_free is not None or self.events_free is not None
         positions = target.cos.shape[0]
         self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
-        settle(target.device)
+        await_weights(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         return ((self.shape.layer.kv_heads, self.shape.layer.head_width),) * self.shape.layer.layers

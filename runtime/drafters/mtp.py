@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.fused.products import embed, settle
+from dsbench.kernels.fused.products import embed, await_weights
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -58,7 +58,7 @@ class MtpDrafter:
         self.cos, self.sin = rotary_table(
             target.shape.context + MARGIN, shape.layer.head_width, shape.layer.rope_theta, target.device
         )
-        settle(target.device)
+        await_weights(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         layer = self.shape.layer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.attention import paged_attention
-from dsbench.kernels.fused.products import embed, settle
+from dsbench.kernels.fused.products import embed, await_weights
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -42,7 +42,7 @@ class DenseTarget:
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
         self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
-        settle(self.device)
+        await_weights(self.device)
 
     def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].

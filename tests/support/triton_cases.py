@@ -141,8 +141,8 @@ def test_logits_may_be_a_slot_of_a_block_in_half_precision():
     inputs = op.make_inputs(torch.Generator().manual_seed(5), (12, 1500))
     block = inputs["logits"].view(4, 3, 1500).bfloat16()
     rest = {name: x if name == "ids" else x[:4] for name, x in inputs.items()}
-    for slot in range(3):
-        rest["logits"] = block[:, slot]
+    for depth in range(3):
+        rest["logits"] = block[:, depth]
         made, wanted = coupled_stats(**rest), coupled_stats_reference(**rest)
         assert torch.equal(made[0], wanted[0]) and torch.allclose(made[1], wanted[1], atol=2e-4)
 
@@ -366,7 +366,7 @@ def test_a_row_of_a_fused_product_knows_no_other_row(tile, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("shape", [(9, 3, 64, 16), (32, 8, 128, 16), (0, 3, 64, 8), (5, 1, 10, 3)], ids=str)
 def test_rows_are_rotated_and_written_to_their_slots_and_nowhere_else(shape, dtype, gains):
-    """Without gains bit for bit. A row of slot -1, as padding is, has queries and writes nothing."""
+    """Without gains bit for bit. A row of cache index -1, as padding is, has queries and writes nothing."""
     op = OPS["rotate_and_store"]
     inputs = op.make_inputs(torch.Generator().manual_seed(3), (8, *shape, gains and shape[0] > 0, gains))
     if dtype == torch.float16:
@@ -378,12 +378,12 @@ def test_rows_are_rotated_and_written_to_their_slots_and_nowhere_else(shape, dty
     near = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 2**-9}
     near = near if gains else exact
     torch.testing.assert_close(made, wanted, **near)
-    slots = inputs["slots"][inputs["slots"] >= 0]
+    stored = inputs["cache_indices"][inputs["cache_indices"] >= 0]
     for name, bounds in (("keys", near), ("values", exact)):
-        one, two = (pool[name].transpose(1, 2).flatten(0, 1) for pool in pools)  # [slots, K, E]
-        torch.testing.assert_close(one[slots], two[slots], **bounds)
-        assert torch.isfinite(one[slots]).all()
-        one[slots] = float("nan")
+        one, two = (pool[name].transpose(1, 2).flatten(0, 1) for pool in pools)  # [indices, K, E]
+        torch.testing.assert_close(one[stored], two[stored], **bounds)
+        assert torch.isfinite(one[stored]).all()
+        one[stored] = float("nan")
         assert one.isnan().all()
 
 
