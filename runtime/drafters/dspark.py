@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.draft.head import Head
-from dsbench.kernels.fused.products import embed, await_weights
+from dsbench.kernels.fused.products import await_weights, embed
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
