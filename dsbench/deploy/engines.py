@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dsbench.deploy.deployment import Deployment
 from dsbench.profiles.cost import CostTable
-from dsbench.runtime.arm import CAPTURABLE, Arm
+from dsbench.runtime.arm import CAPTURED, Arm
 from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.drafters.draft import Drafter
 from dsbench.runtime.loop.drive import Loop
@@ -136,7 +136,7 @@ def overlaps(arm: Arm, config: EngineConfig, queue: Sequence[Request]) -> bool:
     Not where rows follow from this step's confidences, a rule asks the host, or logits are cut by top-k or top-p.
     """
     truncates = any(r.sampling.truncates for r in queue)
-    return config.rule == "coupled" and arm.policy in CAPTURABLE and not truncates
+    return config.rule == "coupled" and arm.policy in CAPTURED and not truncates
 
 
 def pool_tokens(queue: Sequence[Request], concurrency: int, block: int, page: int, context: int) -> int:

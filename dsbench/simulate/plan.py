@@ -22,7 +22,7 @@ from dsbench.ranges import parse_modes, parse_range, split_workloads
 from dsbench.results.acceptance_trace import Trace
 from dsbench.results.metrics import DRIFTS, cell_summary
 from dsbench.results.store import Cell, RunStore
-from dsbench.runtime.arm import CAPTURABLE, Arm, parse_arm
+from dsbench.runtime.arm import CAPTURED, Arm, parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.policy.budget import DEPTHS
 from dsbench.runtime.policy.objective import Array
@@ -60,7 +60,7 @@ class Simulation:
     def pace(self, arm: Arm) -> Pace:
         """As the deployment that was profiled runs the arm."""
         lag, overlaps = self.config.budget_lag, self.costs.table.contract.get("executor") == "overlap"
-        if overlaps and arm.policy in CAPTURABLE:
+        if overlaps and arm.policy in CAPTURED:
             age = lag or OVERLAPPED.age
             return Pace(delay=age - 1, age=age, waits=False)
         return replace(WAITING, age=lag)

@@ -20,8 +20,8 @@ from dsbench.kernels.rope import rotary_table, rotate_and_store
 from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
+from dsbench.runtime.drafters.draw import draw_rows
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
-from dsbench.runtime.drafters.slots import draw_rows
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
@@ -37,7 +37,7 @@ class MtpDrafter:
     as keys and half as values.
     """
 
-    has_token_free = False  # but for the first slot
+    has_token_free = False  # but for the first depth
 
     def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
         check_mtp_against_target(shape, target.shape, target.digest)
@@ -66,9 +66,9 @@ class MtpDrafter:
 
     @torch.inference_mode()
     def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
-        """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones.
+        """Drafts as many tokens per request as `depth` says; pages must reach G positions past the committed ones.
 
-        `free` is true for the first slot only, whose state no draft enters; of later slots nothing is known before
+        `free` is set for the first depth only, whose state depends on no draft; of later depths nothing is known before
         their row is run, and they stand at even odds (0). The first row runs for everybody, since `depth` asks for it.
         """
         start, tokens, device = rows.start, rows.anchor, self.norm.device
@@ -108,25 +108,26 @@ class MtpDrafter:
         """
         layer, shape, eps = self.layer, self.shape.layer, self.shape.layer.norm_eps
         batch = _one_row_each(tokens, positions, table)
-        turns, slots, kept = (self.cos, self.sin), pool.cache_indices(batch), pool.layer(self.first_layer)
+        turns, cache_indices, kept = (self.cos, self.sin), pool.cache_indices(batch), pool.layer(self.first_layer)
         x = self._inputs(tokens, previous)
         if runs_fused(shape, len(x), x, exact=self.exact):
             stream = embed(None, x, layer.input_norm)
-            stream = fused_layer(layer, shape, stream, turns, batch, slots, kept, self.norm, causal=True)
+            stream = fused_layer(layer, shape, stream, turns, batch, cache_indices, kept, self.norm, causal=True)
             return add_norm(stream.x, None, self.norm, eps)[1]
         x, h = add_norm(x, None, layer.input_norm, eps)
-        mixed = attend(layer, shape, h, turns, batch, slots, kept, causal=True)
+        mixed = attend(layer, shape, h, turns, batch, cache_indices, kept, causal=True)
         x, h = add_norm(x, mixed, layer.mlp_norm, eps)
         return add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norm, eps)[1]
 
     @torch.inference_mode()
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
-        """The target's states [M, D] of a pass, and this layer's keys and values made from them, into the rows' slots.
+        """The target's states [M, D] of a pass, and this layer's keys and values made from them, at the rows' cache
+        indices.
 
-        One layer needs no attention for that. Rows that end up rejected lie past the committed length, where nobody
-        reads, and the next pass over those positions overwrites them.
+        One layer needs no attention for that. Rows that end up rejected lie past the committed length, which is not
+        read reads, and the next pass over those positions overwrites them.
         """
-        slots, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
+        cache_indices, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
         _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)
         kept = self._kept(batch.context.long() - 1, batch.pages, pool)
         first_row = batch.positions == batch.context.long()[batch.request]  # a request may have none
@@ -137,13 +138,13 @@ class MtpDrafter:
             self.cos,
             self.sin,
             batch.positions,
-            slots,
+            cache_indices,
             *pool.layer(self.first_layer),
             k_norm=self.layer.k_norm,
             eps=eps,
         )
         first, second = hidden.unsqueeze(1).chunk(2, dim=-1)
-        pool.write(self.first_layer + 1, slots, first, second)
+        pool.write(self.first_layer + 1, cache_indices, first, second)
 
     def _inputs(self, tokens: Tensor, previous: Tensor) -> Tensor:
         """u [M, D] of tokens [M] and the hidden states [M, D] before them."""
@@ -152,8 +153,8 @@ class MtpDrafter:
 
     def _kept(self, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """The target's state [R, D] at one position [R] of each request; zeros at -1, before the text."""
-        slots = pool.cache_indices(_one_row_each(positions, positions.clamp(min=0), table))
-        kept = torch.cat(pool.read(self.first_layer + 1, slots), dim=-1).squeeze(1).to(self.norm.dtype)
+        cache_indices = pool.cache_indices(_one_row_each(positions, positions.clamp(min=0), table))
+        kept = torch.cat(pool.read(self.first_layer + 1, cache_indices), dim=-1).squeeze(1).to(self.norm.dtype)
         return kept.masked_fill(positions[:, None] < 0, 0)
 
     def _confidence(self, hidden: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dsbench.kernels.compiles import compile_count
 from dsbench.profiles.cost import StepShape
-from dsbench.runtime.arm import CAPTURABLE, Arm
+from dsbench.runtime.arm import CAPTURED, Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.finish import extend
 from dsbench.runtime.loop.flight import Flight, Landed, copied, read
@@ -56,7 +56,7 @@ class Overlapped:
         decode: Callable[[Sequence[int]], str] | None = None,
         budgets: Budgets | None = None,
     ) -> None:
-        assert arm.policy in CAPTURABLE, "windows that the host need not see"
+        assert arm.policy in CAPTURED, "windows that the host need not see"
         self.steady, self.seats, self.arm, self.planner, self.config = steady, steady.seats, arm, planner, config
         self.pool, self.device, self.decode = steady.models.pool, steady.models.target.device, decode
         self.shape, self.block = steady.models.target.shape, steady.models.drafter.block

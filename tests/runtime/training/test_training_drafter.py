@@ -109,13 +109,13 @@ def deep_step(drafter: DSparkDrafter, previous, h, u) -> tuple[torch.Tensor, ...
 
 def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.Tensor) -> None:
     """Logits and event confidences of every slot by the drafter's own weights, teacher-forced."""
-    g, d, module, held = hidden.shape[2], hidden.shape[-1], setting.module, blocks.held
+    g, d, module, goals = hidden.shape[2], hidden.shape[-1], setting.module, blocks.goals
     x, seen = module(*module.inputs(blocks, setting.heads.cos, setting.heads.sin))
-    _, _, features = rows_of(x, module.w2, setting.heads.head, held, SEED)
+    _, _, features = rows_of(x, module.w2, setting.heads.head, goals, SEED)
     found = module.confidences(seen, features, d)
     n = x.shape[0]
     noise = training_noise(n, 41, seed=SEED, first=0, device=CPU)[:, :40].view(-1, g, 40)
-    rows = [t.view(-1, g, *t.shape[1:]) for t in (x, found.events, found.free_events, found.published, held.greedy)]
+    rows = [t.view(-1, g, *t.shape[1:]) for t in (x, found.events, found.free_events, found.published, goals.greedy)]
     state = hidden.new_zeros(n // g, drafter.shape.rank * (4 if drafter.shape.head == "deep" else 1))
     for k in range(g):
         x_k, events, free, published, greedy = (t[:, k] for t in rows)
