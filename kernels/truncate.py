@@ -40,8 +40,8 @@ def truncate_reference(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p
     scale = torch.where(hot, temperature, torch.ones_like(temperature)).double()[:, None]
     fall = (ordered - ordered[:, :1].clamp(min=-3e38)).double() / scale
     mass = fall.exp().masked_fill(ordered < cut, 0)
-    stays = (mass.cumsum(-1) - mass < top_p.double()[:, None] * mass.sum(-1, keepdim=True)) & (ordered >= cut)
-    count = stays.cummin(-1).values.sum(-1).clamp(min=1)
+    keeps = (mass.cumsum(-1) - mass < top_p.double()[:, None] * mass.sum(-1, keepdim=True)) & (ordered >= cut)
+    count = keeps.cummin(-1).values.sum(-1).clamp(min=1)
     lowest = ordered.gather(-1, (count - 1)[:, None])
     some = nucleus & (mass[:, 0] > 0) & (count < (ordered >= lowest).sum(-1))  # some of the ties, not all
     last = torch.where(some, order.gather(-1, (count - 1)[:, None]).squeeze(-1).int(), last)

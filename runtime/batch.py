@@ -25,9 +25,7 @@ class Batch:
     request: Tensor  # [M] int64 index of the row's request within the batch
     logit_rows: Tensor | None = None  # int64 rows whose logits are computed; None: all
     most_rows: int | None = None  # upper bound of a request's rows; None: unknown
-    cache_indices: Tensor | None = (
-        None  # [M] int64 where keys and values are stored, -1: nowhere; None: from `pages`
-    )
+    cache_indices: Tensor | None = None  # [M] int64 where keys and values are stored, -1: nowhere; None: from `pages`
 
     @property
     def requests(self) -> int:

@@ -35,7 +35,7 @@ def block_call(inputs: Inputs) -> Callable[[], Block]:
 def block_loop(inputs: Inputs) -> Callable[[], Block]:
     """As `block_call`, one torch op after another at each depth."""
     arguments = _block_arguments(inputs)
-    return partial(coupled_loop, **arguments, advance=arguments["head"].plain_advance)
+    return partial(coupled_loop, **arguments, advance=arguments["head"].unfused_advance)
 
 
 def block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:

@@ -80,9 +80,9 @@ class Head:
         """
         if self.fused:
             return _triton().advance(self, part, previous, state)  # type: ignore[no-any-return]
-        return self.plain_advance(part, previous, state)
+        return self.unfused_advance(part, previous, state)
 
-    def plain_advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def unfused_advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """As `advance`, in torch on any device."""
         e = self.w1[previous]
         if self.of_token is None:

@@ -115,8 +115,8 @@ def _part_kernel(
     b_x = tl.load(p_logits + o_x, mask=(o_v < V)[None, :], other=float("-inf")).to(tl.float32)
     if p_cut is not None:
         cut = tl.load(p_cut + b_row)[:, None]
-        b_stays = (b_x > cut) | ((b_x == cut) & (o_v[None, :] <= tl.load(p_last + b_row)[:, None]))
-        b_x = tl.where(b_stays, b_x, float("-inf"))
+        b_keeps = (b_x > cut) | ((b_x == cut) & (o_v[None, :] <= tl.load(p_last + b_row)[:, None]))
+        b_x = tl.where(b_keeps, b_x, float("-inf"))
     b_position = tl.load(p_position + b_row) if NOISY else b_row
     score_tile(
         b_x,
@@ -246,7 +246,7 @@ def _launch(
     noisy: bool,
     stats: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Winner [n] int64 and features [n, FEATURES]; what is not asked for stays unwritten."""
+    """Winner [n] int64 and features [n, FEATURES]; what is not asked for keeps unwritten."""
     x = logits if logits.stride(-1) == 1 else logits.contiguous()
     n, vocab = x.shape
     splits = triton.cdiv(vocab, BLOCK)

@@ -124,8 +124,8 @@ class MtpDrafter:
         """The target's states [M, D] of a pass, and this layer's keys and values made from them, at the rows' cache
         indices.
 
-        One layer needs no attention for that. Rows that end up rejected lie past the committed length, which is not
-        read reads, and the next pass over those positions overwrites them.
+        One layer needs no attention for that. Rows that end up rejected lie past the committed length, which is never
+        read, and the next pass over those positions overwrites them.
         """
         cache_indices, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
         _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)

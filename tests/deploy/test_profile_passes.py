@@ -59,7 +59,7 @@ def test_every_tier_of_every_batch_is_timed_by_replay_and_by_step(profiled):
 def test_a_round_is_told_for_every_batch_and_context(profiled, capsys):
     lines = round_times(profiled[2])
     assert sorted({t.requests for t in lines}) == [1, 3] and len(lines) == 4
-    assert all(0 < t.draft_share < 1 and t.full > 0 and t.plain_step > 0 for t in lines)
+    assert all(0 < t.draft_share < 1 and t.full > 0 and t.no_draft_step > 0 for t in lines)
     print_rounds(lines)
     assert len(capsys.readouterr().out.splitlines()) == 2 + 4
     print_rounds([])

@@ -29,14 +29,14 @@ from dsbench.sweep.measure import later_ceiling
 
 def test_the_recorder_writes_plain_decodings_text_and_judges_every_anchor():
     trace = toy_trace()
-    plain, whole = (make_requests(8, vocab=VOCAB, max_tokens=20) for _ in range(2))
-    run("none", plain, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
-    assert [list(row.output) for row in trace.rows] == [r.output for r in plain]
-    engine = run("static", whole, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
+    canonical, other = (make_requests(8, vocab=VOCAB, max_tokens=20) for _ in range(2))
+    run("none", canonical, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
+    assert [list(row.output) for row in trace.rows] == [r.output for r in canonical]
+    engine = run("static", other, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
     seen = 0
     for done in engine.rounds:
         drafts = trace.rows[done.request].drafts
-        at, ceiling = done.output_index - 1, later_ceiling(done, whole[done.request], "coupled")
+        at, ceiling = done.output_index - 1, later_ceiling(done, other[done.request], "coupled")
         if ceiling > 0:
             assert drafts.match[at] == ceiling - 1 and not drafts.censored[at]
             seen += 1

@@ -1,4 +1,4 @@
-"""On a CUDA device: the row kernels at real sizes in bf16 against plain torch there, and in a captured graph."""
+"""On a CUDA device: the row kernels at real sizes in bf16 against torch there, and in a captured graph."""
 
 from __future__ import annotations
 

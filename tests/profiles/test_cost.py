@@ -388,13 +388,13 @@ def test_plain_rounds_are_plain_passes_and_what_one_requests_verify_pass_takes_b
     """The drafter's context costs the same whoever comes; a request's own twice as much alone as among eight."""
     samples = [*staircase_samples(passes=1)]
     fewest = [s for s in collapse(samples, "verify") if s.requests == s.rows == 1]
-    plain = [
+    undrafted = [
         CostSample(r, r, r * c, 1e-3 * r + slope * c, "no-draft", 0)
         for r, slope in ((1, 2e-6), (8, 1e-6))
         for c in (50, 500)
     ]
     beyond = np.median([s.seconds - (1e-3 + 2e-6 * s.context) for s in fewest])
-    table = fit([*samples, *plain])[0]
+    table = fit([*samples, *undrafted])[0]
     for requests, slope in ((1, 2e-6), (8, 1e-6)):
         wanted = 1e-3 * requests + slope * 300 + max(0.0, beyond)
         assert table.no_draft_seconds(requests, 300 * requests) == pytest.approx(wanted)

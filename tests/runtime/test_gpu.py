@@ -226,11 +226,11 @@ def test_a_proposal_waits_for_the_device_nowhere(kind):
 @pytest.mark.parametrize("depth", [[3, 0, 1, 2, 3], [2] * 5], ids=str)
 def test_a_proposal_agrees_with_the_cpu(kind, depth):
     drafter, pool, requests, sampling = standing_drafter(kind, kind != "mtp")
-    plain_target = tiny_target()
-    plain = (
-        tiny_mtp(plain_target, vocab=32)
+    drafters_target = tiny_target()
+    reference = (
+        tiny_mtp(drafters_target, vocab=32)
         if kind == "mtp"
-        else tiny_drafter(plain_target, head=kind, vocab=32, events=True)
+        else tiny_drafter(drafters_target, head=kind, vocab=32, events=True)
     )
     beside = StatePool(pool.shape, torch.device("cpu"), torch.float32, shuffle_seed=None)
     for mine, theirs in zip((*beside.keys, *beside.values), (*pool.keys, *pool.values), strict=True):
@@ -239,7 +239,7 @@ def test_a_proposal_agrees_with_the_cpu(kind, depth):
     here = replace(here, table=here.table.cpu())
     there = standing_of(requests, pool, torch.device("cuda"))
     made = drafter.propose(there, sampling, pool, rule="coupled", depth=lambda free: torch.tensor(depth))
-    wanted = plain.propose(
+    wanted = reference.propose(
         here, sampling_of(requests, torch.device("cpu")), beside, rule="coupled", depth=lambda free: torch.tensor(depth)
     )
     assert torch.equal(made.tokens.cpu(), wanted.tokens) and made.depth.tolist() == depth

@@ -110,7 +110,7 @@ def test_a_promise_is_kept_and_not_exceeded():
     assert pool.open(1, 9)
     assert not pool.open(2, 8), "one page is left, two are wanted"
     assert pool.open(3, 4)
-    with pytest.raises(AssertionError, match="past its promise"):
+    with pytest.raises(AssertionError, match="past its reservation"):
         pool.grow(3, 5)
     pool.grow(1, 9)
     pool.check()

@@ -86,14 +86,14 @@ def test_the_order_is_random_within_a_repeat_and_recorded(killed):
         assert sorted(t.cell.mode for t in block) == sorted(MODES)
     assert len({tuple(t.cell.mode for t in block) for block in order}) == 6, "24 blocks of 3 arms show every order"
     assert order == order_of(points(), repeats=8, seed=3) != order_of(points(), repeats=8, seed=4)
-    told = json.loads((killed / "whole" / "run.json").read_text())["order"]
+    recorded = json.loads((killed / "whole" / "run.json").read_text())["order"]
     places = {}
     for path in (killed / "killed").glob("cells/*/rep-*/repeat.json"):
         cell = json.loads((path.parent.parent / "cell.json").read_text())["parameters"]
         place = json.loads(path.read_text())["place"]
         places[place] = (cell["workload"], cell["batch"], int(path.parent.name[4:]), cell["mode"])
-    told = [(b["workload"], b["batch"], b["repeat"], mode) for b in told for mode in b["modes"]]
-    assert [places[i] for i in range(len(told))] == told
+    recorded = [(b["workload"], b["batch"], b["repeat"], mode) for b in recorded for mode in b["modes"]]
+    assert [places[i] for i in range(len(recorded))] == recorded
 
 
 def test_more_repeats_are_added_to_those_that_are_there(tmp_path):

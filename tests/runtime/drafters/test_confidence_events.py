@@ -206,10 +206,10 @@ def test_a_block_of_one_depth_is_drawn_without_the_host(rule, events, monkeypatc
 def test_event_heads_change_no_text(mode, rule, lag):
     """Under residual for windows that weigh no confidence; under coupled for any."""
     target = tiny_target()
-    plain, events = make_requests(5, max_tokens=16), make_requests(5, max_tokens=16)
-    one = run(mode, plain, batch=3, rule=rule, lag=lag, target=target)
+    unconditioned, events = make_requests(5, max_tokens=16), make_requests(5, max_tokens=16)
+    one = run(mode, unconditioned, batch=3, rule=rule, lag=lag, target=target)
     two = run(mode, events, batch=3, rule=rule, lag=lag, target=target, drafter=tiny_drafter(target, events=True))
-    assert [r.output for r in events] == [r.output for r in plain]
+    assert [r.output for r in events] == [r.output for r in unconditioned]
     assert (
         two.rounds[0].logits != one.rounds[0].logits
         and two.rounds[0].token_free_logits != one.rounds[0].token_free_logits

@@ -132,11 +132,11 @@ def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.
         torch.testing.assert_close(packed, logits, atol=1e-4, rtol=1e-4)
         ones = torch.ones(len(h))
         cold = coupled_stats_reference(logits, ones * 0, ones.long(), ones.long(), drafter.vocabulary)[1]
-        plain = law_stats_reference(logits, ones)
+        full = law_stats_reference(logits, ones)
         two = (logits + noise[:, k]).sort(dim=-1, descending=True).values
         gap = (two[:, 0] - two[:, 1]).clamp(max=10)
-        coupled = torch.cat([plain[:, :4], gap[:, None], (gap + 0.1).log()[:, None]], dim=-1)
-        for event, (features_k, rows_k) in enumerate(((cold, greedy), (coupled, ~greedy), (plain, greedy | ~greedy))):
+        coupled = torch.cat([full[:, :4], gap[:, None], (gap + 0.1).log()[:, None]], dim=-1)
+        for event, (features_k, rows_k) in enumerate(((cold, greedy), (coupled, ~greedy), (full, greedy | ~greedy))):
             assert rows_k.any()
             inputs = (h, features_k) if e is None else (h, e, features_k)
             mine = drafter.events(inputs, torch.full((len(h),), event))

@@ -1,4 +1,4 @@
-"""The loss against plain autograd over the whole vocabulary in whole tensors, its events by brute force, its memory."""
+"""The loss against autograd over the whole vocabulary in whole tensors, its events by brute force, its memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Case:
         outside = math.log(1 - float(p[self.ids].sum())) + float(self.noise[row, -1])
         return -1 if outside > max(scores) else scores.index(max(scores))
 
-    def plain(self, z: torch.Tensor, shares: Shares) -> torch.Tensor:
+    def reference(self, z: torch.Tensor, shares: Shares) -> torch.Tensor:
         """The weighted loss of draft logits z [R, V'], all of it over the full vocabulary."""
         goals, rows = self.goals, z.shape[0]
         q = torch.zeros(rows, self.full.shape[0]).index_copy(1, self.ids, z.softmax(-1))
@@ -78,13 +78,13 @@ def rows_found(case: Case, shares: Shares, z: torch.Tensor, zp: torch.Tensor):
     return draft_loss_rows(z, zp, h.lse, h.greedy, h.label, h.weight, seed=SEED, first=0, shares=shares)
 
 
-@pytest.mark.parametrize("shares", SHARES, ids=["plain", "coupled", "coupled alone"])
+@pytest.mark.parametrize("shares", SHARES, ids=["reference", "coupled", "coupled alone"])
 def test_rows_equal_plain_autograd_over_the_full_vocabulary(shares: Shares):
     case = Case()
     z, zp = case.logits()
     found = rows_found(case, shares, z, zp)
     z = z.clone().requires_grad_()
-    loss = case.plain(z, shares)
+    loss = case.reference(z, shares)
     (wanted,) = torch.autograd.grad(loss, z)
     torch.testing.assert_close(found.gradient, wanted, atol=1e-5, rtol=1e-4)
     row = shares.ce * found.ce + 2 * shares.l1 * (1 - found.accept) + 2 * shares.coupled * (1 - found.soft)
@@ -137,17 +137,17 @@ def test_noise_is_gumbel_and_keyed_by_seed_row_and_column():
 
 
 @pytest.mark.parametrize("sequential", [True, False])
-@pytest.mark.parametrize("shares", SHARES[:2], ids=["plain", "coupled"])
+@pytest.mark.parametrize("shares", SHARES[:2], ids=["reference", "coupled"])
 def test_head_loss_and_its_gradients_equal_plain_autograd(sequential: bool, shares: Shares, monkeypatch):
     monkeypatch.setattr("dsbench.runtime.training.loss.CHUNK_VALUES", 6 * SMALL)  # five chunks
     case, sides = Case(), []
     assert chunk_rows(30, SMALL) == 6
-    for plain in (False, True):
+    for reference in (False, True):
         x = case.x[:, : None if sequential else 16].clone().requires_grad_()
         w2 = case.w2.clone().requires_grad_() if sequential else None
-        if plain:
+        if reference:
             z = x[:, :16] @ case.head.T + (0 if w2 is None else x[:, 16:] @ w2.T)
-            total = case.plain(z, shares)
+            total = case.reference(z, shares)
         else:
             total, *rows = HeadLoss.apply(x, w2, case.head, case.goals, SEED, shares)
             assert not any(r.requires_grad for r in rows)
@@ -186,7 +186,7 @@ def test_no_tensor_of_all_rows_and_the_draft_vocabulary_is_made_or_kept(monkeypa
     monkeypatch.setattr("dsbench.runtime.training.loss.CHUNK_VALUES", 8 * small)
     case = Case(rows, width, rank, 600, small)
 
-    def cost(plain: bool) -> tuple[int, int]:
+    def cost(reference: bool) -> tuple[int, int]:
         """Elements of the largest tensor, and of all that was kept for the backward pass."""
         x, w2, kept = case.x.clone().requires_grad_(), case.w2.clone().requires_grad_(), {}
 
@@ -195,17 +195,17 @@ def test_no_tensor_of_all_rows_and_the_draft_vocabulary_is_made_or_kept(monkeypa
             return t
 
         with Largest() as largest, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            if plain:
-                total = case.plain(x @ torch.cat([case.head, w2], dim=1).T, Shares(coupled=0.3))
+            if reference:
+                total = case.reference(x @ torch.cat([case.head, w2], dim=1).T, Shares(coupled=0.3))
             else:
                 total = HeadLoss.apply(x, w2, case.head, case.goals, SEED, Shares(coupled=0.3))[0]
             total.backward()
         return largest.numel, sum(kept.values())
 
-    largest, kept = cost(plain=False)
+    largest, kept = cost(reference=False)
     assert largest <= max(8 * (small + 1), small * (width + rank)) < rows * small / 2
     assert kept <= case.x.numel() + case.w2.numel()
-    largest, kept = cost(plain=True)  # that the measure sees what it is to see
+    largest, kept = cost(reference=True)  # that the measure sees what it is to see
     assert largest >= rows * small and kept >= 3 * rows * small
 
 
@@ -229,9 +229,9 @@ def test_each_event_is_taught_by_the_rows_that_show_it():
     ):
         wanted = 0.0
         for i in range(30):
-            goals = {0: match[i]} if goals.greedy[i] else {1: match[i], 2: accept[i]}
+            events = {0: match[i]} if goals.greedy[i] else {1: match[i], 2: accept[i]}
             parts = [entropy(one[i].item(), accept[i].item())]
-            parts += [entropy(three[i, event].item(), goal.item()) for event, goal in goals.items()]
+            parts += [entropy(three[i, event].item(), goal.item()) for event, goal in events.items()]
             wanted += goals.weight[i].item() * sum(parts)
         assert total.item() == pytest.approx(wanted, abs=1e-5)
         (moved,) = torch.autograd.grad(total, three)
