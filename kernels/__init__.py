@@ -1,1 +1,1 @@
-"""One op per file: a kernel beside its plain-torch reference; `registry` pairs them. No imports here, on purpose."""
+"""One op per file: a kernel beside its torch reference; check/registry.py pairs them. Imports nothing."""

@@ -4,8 +4,8 @@ Shapes: q [M, H, E] packed rows; keys, values [P, K, B, E] (P pages of B tokens,
 pages [R, N] int32 page table; cu_rows [R+1] int32, rows of request r are cu_rows[r]:cu_rows[r+1];
 context [R] int32, tokens in the pages before the first row. The rows' own keys and values are already in the pages.
 Causal: row i of a request sees context + i + 1 tokens. Block: every row sees context + all of its request's rows.
-A window W (Hugging Face's sliding_window) leaves of those the keys nearer than W to the row, W >= 1: the row itself
-and the W - 1 before it; of a block also the W - 1 after it, as flash attention's symmetric window.
+A window W >= 1 (Hugging Face's sliding_window) keeps the keys nearer than W to the row: the row itself and the W - 1
+before it; in a block also the W - 1 after it, like flash attention's symmetric window.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def tile_lanes(group: int, rows: int, half: bool) -> int:
 
 
 def split_requests(heads: int, kv_heads: int, most_rows: int, half: bool) -> int:
-    """Requests of at most `most_rows` rows whose contexts a GPU splits over programs; more fill it as they are."""
+    """Requests of at most `most_rows` rows whose contexts a GPU splits over programs; more requests fill the GPU
+    unsplit.
+    """
     rows = tile_lanes(heads // kv_heads, most_rows, half) // (heads // kv_heads)
     return (WHOLE_FROM - 1) // (kv_heads * -(-most_rows // rows))
 
@@ -49,7 +51,7 @@ def paged_attention_reference(
     causal: bool,
     window: int | None = None,
 ) -> Tensor:
-    """[M, H, E] in q's dtype; softmax and sums in fp32. Pads rows and context per request, so it is slow and plain."""
+    """[M, H, E] in q's dtype; softmax and sums in fp32. Pads rows and context per request, so it is slow."""
     m, heads, width = q.shape
     requests, kv_heads, page = pages.shape[0], keys.shape[1], keys.shape[2]
     counts = (cu_rows[1:] - cu_rows[:-1]).long()
@@ -58,7 +60,7 @@ def paged_attention_reference(
     k = keys[table].permute(0, 2, 1, 3, 4).reshape(requests, kv_heads, -1, width)[:, :, :longest].float()
     v = values[table].permute(0, 2, 1, 3, 4).reshape(requests, kv_heads, -1, width)[:, :, :longest].float()
     written = torch.arange(longest, device=q.device) < (context.long() + counts)[:, None]
-    v = v.masked_fill(~written[:, None, :, None], 0)  # whatever lies past a request's rows must not reach a product
+    v = v.masked_fill(~written[:, None, :, None], 0)  # unwritten pages may hold NaN, and 0 * NaN is NaN
     row = torch.arange(most, device=q.device)
     real = row[None] < counts[:, None]  # [R, most]
     padded = q.new_zeros(requests, most, heads, width, dtype=torch.float32)
@@ -89,7 +91,7 @@ def attention_cost(
     causal: bool,
     window: int | None = None,
 ) -> tuple[int, int]:
-    """Bytes and flops that no kernel saves: a request's visible keys and values once, q and the result; products."""
+    """Least (bytes moved, flops): each request's visible keys and values once, q and the result; the two products."""
     behind = FAR if window is None else window
     start, counts = context.long(), cu_rows.diff().long()
     index = torch.arange(counts.numel(), device=counts.device).repeat_interleave(counts)
@@ -151,10 +153,10 @@ def _attend(
     scale: Any,
     out: Any,
 ) -> None:
-    """fp32 only. The row at position s sees the keys s - behind < key < s + ahead that are there.
+    """fp32 only. The row at position s sees the written keys with s - behind < key < s + ahead.
 
-    One task per (request, key-value head); scores of all its rows are kept, then the values are read. Pages that no
-    row sees are not read.
+    One task per (request, key-value head): it computes the scores of all its rows, then reads the values. Pages that no
+    row sees are skipped.
     """
     requests, kv_heads, page, width = pages.shape[0], keys.shape[1], keys.shape[2], keys.shape[3]
     group = q.shape[1] // kv_heads

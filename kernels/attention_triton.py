@@ -258,7 +258,7 @@ def paged_attention(
     m, heads, width = q.shape
     requests, kv_heads, page = pages.shape[0], keys.shape[1], keys.shape[2]
     q, cu_rows, context = (x.contiguous() for x in (q.to(keys.dtype), cu_rows, context))
-    assert keys.is_contiguous() and values.is_contiguous(), "the pool's layers are whole"
+    assert keys.is_contiguous() and values.is_contiguous(), "the pool's layers are contiguous"
     assert pages.stride(1) == 1 or pages.shape[1] == 1, "a request's pages lie side by side"
     out = torch.empty_like(q)
     if m == 0:

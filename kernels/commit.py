@@ -1,6 +1,6 @@
-"""What a verdict changes: tokens delivered, the next anchor, and whether the request has come to its end. One launch.
+"""Commits a verdict to the per-slot state: delivered tokens, next anchor, whether the request ended. One launch.
 
-Shapes: S seats, W = G + 1.
+Shapes: S slots, W = G + 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def commit(
     accepted: Tensor,
     tokens: Tensor,
     eos: Tensor,
-    heeds: Tensor,
+    stops_at_eos: Tensor,
     live: Tensor,
     anchor: Tensor,
     start: Tensor,
@@ -22,11 +22,11 @@ def commit(
     round_: Tensor,
     ended: Tensor,
 ) -> Tensor:
-    """Delivered tokens [S]; the last six, [S] int64 each, are moved on in place.
+    """Returns the delivered tokens [S]; updates the last six arguments, [S] int64 each, in place.
 
-    accepted [S] drafts and one token after them stand in tokens [S, W]; the first of the ids eos [E] ends a request
-    that `heeds` [S] it, as does the last token it has `room` for. A seat at or past live [1], or one whose request
-    has `ended` before, delivers nothing. All int64.
+    tokens [S, W] holds the accepted [S] drafts and the token after them. A request ends with the first of the ids
+    eos [E] where its `stops_at_eos` [S] is 1, and with the last token it has `room` for. Slots at or past live [1] and
+    slots whose request has `ended` before deliver nothing. All int64.
     """
     if accepted.device.type == "cuda":
         from dsbench.kernels import commit_triton  # imports triton, which a machine without a GPU need not have
@@ -34,14 +34,14 @@ def commit(
         run = commit_triton.commit
     else:
         run = commit_reference
-    return run(accepted, tokens, eos, heeds, live, anchor, start, emitted, room, round_, ended)
+    return run(accepted, tokens, eos, stops_at_eos, live, anchor, start, emitted, room, round_, ended)
 
 
 def commit_reference(
     accepted: Tensor,
     tokens: Tensor,
     eos: Tensor,
-    heeds: Tensor,
+    stops_at_eos: Tensor,
     live: Tensor,
     anchor: Tensor,
     start: Tensor,
@@ -50,12 +50,12 @@ def commit_reference(
     round_: Tensor,
     ended: Tensor,
 ) -> Tensor:
-    """As `commit`, in plain torch."""
-    seats, width = tokens.shape
+    """The reference of `commit`, in torch."""
+    slots, width = tokens.shape
     column = torch.arange(width, device=tokens.device)
-    stops = (tokens[:, :, None] == eos).any(-1) & (heeds > 0)[:, None]
+    stops = (tokens[:, :, None] == eos).any(-1) & (stops_at_eos > 0)[:, None]
     until = torch.where(stops, column, width).amin(1) + 1  # tokens up to the first that stops, that one included
-    runs = (torch.arange(seats, device=tokens.device) < live) & (ended == 0)
+    runs = (torch.arange(slots, device=tokens.device) < live) & (ended == 0)
     delivered = torch.where(runs, torch.minimum(torch.minimum(accepted + 1, until), room), 0)
     last = tokens.gather(1, (delivered - 1).clamp(min=0)[:, None]).squeeze(1)
     anchor.copy_(torch.where(delivered > 0, last, anchor))

@@ -1,4 +1,4 @@
-"""The CUDA side of commit.py: one program a seat. `b_` block of values, `p_` pointers, `o_` offsets."""
+"""The CUDA side of commit.py: one program a slot. `b_` block of values, `p_` pointers, `o_` offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _commit_kernel(
     p_accepted,
     p_tokens,
     p_eos,
-    p_heeds,
+    p_stops_at_eos,
     p_live,
     p_anchor,
     p_start,
@@ -29,13 +29,13 @@ def _commit_kernel(
     r = tl.program_id(0).to(tl.int64)
     runs = (r < tl.load(p_live)) & (tl.load(p_ended + r) == 0)
     if runs:
-        accepted, room, heeds = tl.load(p_accepted + r), tl.load(p_room + r), tl.load(p_heeds + r) > 0
+        accepted, room, stops_at_eos = tl.load(p_accepted + r), tl.load(p_room + r), tl.load(p_stops_at_eos + r) > 0
         o_w = tl.arange(0, WIDTH)
         b_token = tl.load(p_tokens + r * COLUMNS + o_w, mask=o_w < COLUMNS, other=-1)
         b_stops = o_w < 0
         for e in tl.static_range(STOPS):
             b_stops = b_stops | (b_token == tl.load(p_eos + e))
-        b_stops = b_stops & (o_w < COLUMNS) & heeds
+        b_stops = b_stops & (o_w < COLUMNS) & stops_at_eos
         until = tl.min(tl.where(b_stops, o_w, COLUMNS), 0).to(tl.int64) + 1
         delivered = tl.minimum(tl.minimum(accepted + 1, until), room)
         last = tl.sum(tl.where(o_w == delivered - 1, b_token, 0), 0)
@@ -56,7 +56,7 @@ def commit(
     accepted: Tensor,
     tokens: Tensor,
     eos: Tensor,
-    heeds: Tensor,
+    stops_at_eos: Tensor,
     live: Tensor,
     anchor: Tensor,
     start: Tensor,
@@ -67,15 +67,15 @@ def commit(
 ) -> Tensor:
     """As commit.commit."""
     state = (anchor, start, emitted, room, round_, ended)
-    assert all(x.is_contiguous() for x in (heeds, live, *state)), "state is written where it lies"
-    seats, columns = tokens.shape
+    assert all(x.is_contiguous() for x in (stops_at_eos, live, *state)), "state is updated in place"
+    slots, columns = tokens.shape
     delivered = torch.empty_like(accepted)
-    if seats:
-        _commit_kernel[(seats,)](
+    if slots:
+        _commit_kernel[(slots,)](
             accepted.contiguous(),
             tokens.contiguous(),
             eos,
-            heeds,
+            stops_at_eos,
             live,
             *state,
             delivered,

@@ -1,4 +1,4 @@
-"""How often a kernel was compiled in this process: after warm-up nothing may be, or a time is not the kernel's."""
+"""Counts kernel compilations in this process: one during a measurement would be part of the measured time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CompileCount:
 
 
 class Listener(events.Listener):  # type: ignore[misc]
-    """Tells the count of numba's compilations as they begin; those that call for others are one each."""
+    """Counts numba's compilations as they begin, nested ones included."""
 
     def __init__(self, count: CompileCount) -> None:
         self.count = count
@@ -36,7 +36,7 @@ class Listener(events.Listener):  # type: ignore[misc]
 
 @functools.cache
 def compile_count() -> CompileCount:
-    """The process's one counter, behind the hook that Triton has one of; a hook that was there before still runs."""
+    """The process-wide counter. Takes Triton's only compile hook; a hook that was set before still runs."""
     count = CompileCount()
     events.register("numba:compile", Listener(count))
     try:

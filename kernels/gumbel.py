@@ -1,7 +1,7 @@
 """argmax over a row of logits / temperature + Gumbel noise: the coupled rule's only sampling step.
 
 `gumbel_argmax_reference` builds the whole noise table; `gumbel_argmax_cpu` (numba) makes a number only where it
-could win. Both name the same token. Temperature 0 is plain argmax. Lowest id wins an exact tie. A row of NaN, or of
+could win. Both name the same token. Temperature 0 is argmax. Lowest id wins an exact tie. A row of NaN, or of
 -inf, has its first column as winner; one with NaN among numbers has some column of its own.
 `kept` (truncate.py) leaves out what top-k and top-p do. `ids` None says that column v stands for id v: where the whole
 vocabulary is scored, CUDA then shares a counter's four words among the four ids that have it.

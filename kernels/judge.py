@@ -1,4 +1,4 @@
-"""The verdict of the coupled rule, from the target's own choice at every packed row.
+"""Applies the coupled acceptance rule, given the target's own choice at every packed row.
 
 A draft is accepted iff it equals the choice (or the recorded token) at the row before it and all drafts before did.
 Shapes: R requests, G block, W = G + 1, M packed rows; rows of request r are cu_rows[r]:cu_rows[r+1].
@@ -19,10 +19,10 @@ def judge_rows(
 ) -> Judged:
     """Accepted [R] within the window, tokens [R, W], ceiling [R], flips [R]; all int64.
 
-    own [M] the target's choices; drafts [R, G]; window, verified [R]: drafts that may be accepted, and that were run;
-    recorded [R, W]: where it is >= 0 it stands in for the choice, and an emitted difference counts as a flip. Ceiling:
-    accepted + 1 had the whole block counted, UNSEEN where fewer drafts were run and all of them matched. Tokens past a
-    request's rows are 0.
+    own [M] the target's choices; drafts [R, G]; window, verified [R]: drafts that may be accepted, and that were
+    verified; recorded [R, W]: where >= 0 it replaces the choice, and an emitted token that differs from the choice is a
+    flip. Ceiling: accepted + 1 without the window; UNSEEN where all verified drafts matched but the block is longer.
+    Tokens past a request's rows are 0.
     """
     if own.device.type == "cuda":
         from dsbench.kernels import judge_triton  # imports triton, which a machine without a GPU need not have
@@ -34,7 +34,7 @@ def judge_rows(
 def judge_rows_reference(
     own: Tensor, cu_rows: Tensor, drafts: Tensor, window: Tensor, verified: Tensor, recorded: Tensor | None
 ) -> Judged:
-    """As `judge_rows`, in plain torch."""
+    """The reference of `judge_rows`, in torch."""
     block = drafts.shape[1]
     column = torch.arange(block + 1, device=own.device)
     begin, end = cu_rows[:-1].long()[:, None], cu_rows[1:].long()[:, None]
@@ -42,8 +42,8 @@ def judge_rows_reference(
     mine = torch.where(row < end, own[row.clamp(max=own.shape[0] - 1)], 0)
     chosen = mine if recorded is None else torch.where(recorded >= 0, recorded, mine)
     match = (drafts == chosen[:, :-1]) & (column[:-1] < verified[:, None])
-    whole = match.long().cumprod(-1).sum(-1)
-    accepted = torch.minimum(whole, window)
-    seen = (whole < verified) | (verified >= block)
+    matched = match.long().cumprod(-1).sum(-1)
+    accepted = torch.minimum(matched, window)
+    seen = (matched < verified) | (verified >= block)
     flips = ((mine != chosen) & (column <= accepted[:, None])).sum(-1)
-    return accepted, chosen, torch.where(seen, whole + 1, UNSEEN), flips
+    return accepted, chosen, torch.where(seen, matched + 1, UNSEEN), flips

@@ -40,12 +40,12 @@ def _judge_kernel(
     b_draft = tl.load(p_drafts + r * BLOCK + o_w, mask=o_w < BLOCK, other=-1)
     # the first column that does not match is how many drafts do
     misses = (b_draft != b_chosen) | (o_w >= verified) | (o_w >= BLOCK)
-    whole = tl.min(tl.where(misses, o_w, BLOCK), 0).to(tl.int64)
-    accepted = tl.minimum(whole, window)
-    seen = (whole < verified) | (verified >= BLOCK)
+    matched = tl.min(tl.where(misses, o_w, BLOCK), 0).to(tl.int64)
+    accepted = tl.minimum(matched, window)
+    seen = (matched < verified) | (verified >= BLOCK)
     flips = tl.sum(((b_mine != b_chosen) & there & (o_w <= accepted)).to(tl.int64), 0)
     tl.store(p_accepted + r, accepted)
-    tl.store(p_ceiling + r, tl.where(seen, whole + 1, UNSEEN))
+    tl.store(p_ceiling + r, tl.where(seen, matched + 1, UNSEEN))
     tl.store(p_flips + r, flips)
     tl.store(p_tokens + r * (BLOCK + 1) + o_w, b_chosen, mask=there)
 

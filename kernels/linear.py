@@ -1,9 +1,9 @@
-"""y = x W^T (+ b) with weights that do not change: on a CPU in fp32 they are laid out once for oneDNN's kernels.
+"""y = x W^T (+ b) with constant weights: on a CPU in fp32 they are laid out once for oneDNN's kernels.
 
-Plain `F.linear` packs the weights anew at every call there, which costs more than the product itself at few rows: on a
-2-core AVX2 machine, [M, 576] x [1536, 576] takes 412 us plain and 228 us prepacked at M = 8. Matrix products of a GPU
-and of bf16 stay with the library, whose last bits change with M. An exact projection's do not: on a GPU by a kernel
-made for it, on a CPU as far as the prepacked product keeps them, which `rows_hold` tries.
+`F.linear` packs the weights anew at every call there, which costs more than the product itself at few rows: on a
+2-core AVX2 machine, [M, 576] x [1536, 576] takes 412 us by F.linear and 228 us prepacked at M = 8. Products on a
+GPU and in bf16 use the library, whose last bits change with M. An exact projection's do not: on a GPU it uses its own
+kernel; on a CPU `rows_hold` checks whether the prepacked product has this property.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ def projection_reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
 
 
 def rows_hold(projection: Projection) -> bool:
-    """Whether rows keep their bits in passes of other sizes, as tried here with the threads there are now."""
+    """Whether rows are bitwise equal in passes of other sizes; tries the sizes TRIED with the current threads."""
     generator = torch.Generator(projection.weight.device).manual_seed(0)
     size, device, dtype = projection.weight.shape[1], projection.weight.device, projection.weight.dtype
     x = torch.randn(TRIED[-1], size, generator=generator, device=device).to(dtype)
-    whole = projection(x)
-    return all(torch.equal(torch.cat([projection(part) for part in torch.split(x, m)]), whole) for m in TRIED)
+    together = projection(x)
+    return all(torch.equal(torch.cat([projection(part) for part in torch.split(x, m)]), together) for m in TRIED)
 
 
 def prepack(weight: Tensor) -> Any:
-    """The weight in oneDNN's own layout, or None where plain `F.linear` is to be used."""
+    """The weight in oneDNN's own layout, or None where `F.linear` is to be used."""
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not torch._C._has_mkldnn:
         return None
     try:
         with torch.inference_mode(False), torch.no_grad():
-            plain = weight.clone() if weight.is_inference() else weight
-            return torch.ops.mkldnn._reorder_linear_weight(plain.contiguous(), PACKED_FOR_ROWS)
+            owned = weight.clone() if weight.is_inference() else weight
+            return torch.ops.mkldnn._reorder_linear_weight(owned.contiguous(), PACKED_FOR_ROWS)
     except (AttributeError, NotImplementedError, RuntimeError):  # a torch built without these ops
         return None

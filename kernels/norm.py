@@ -1,4 +1,4 @@
-"""RMS norm, and the residual sum that stands before it in a layer as one pass over the rows.
+"""RMS norm, and the residual sum before it fused into one pass over the rows.
 
 Shapes: M rows, D hidden.
 """

@@ -1,4 +1,4 @@
-"""The CUDA side of norm.py: one program a row, so that its sums know nothing of M. Rounds where plain torch rounds.
+"""The CUDA side of norm.py: one program a row, so that a row's result does not depend on M. Rounds where torch does.
 
 Imported only where a CUDA device runs it. `o_` offsets, `b_` block of values, `p_` pointers.
 """

@@ -1,6 +1,7 @@
-"""Rows of many requests, front-packed into exactly M: ids, positions, owners, where keys and values go. One launch.
+"""Front-packs the rows of many requests into exactly M rows: ids, positions, requests, cache indices. One launch.
 
-Shapes: R requests, of which the first `live` are real and the last is nobody's; G block, M rows, N pages a request.
+Shapes: R requests, of which the first `live` are real and the last is a dummy for filler rows; G block, M rows, N pages
+a request.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ Packed = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 def pack(
     anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int
 ) -> Packed:
-    """ids, positions, request, slots [M] int64 and cu_rows [R+1] int32 of each live request's anchor and first drafts.
+    """ids, positions, request, cache_indices [M] int64 and cu_rows [R+1] int32: each live request's anchor and drafts.
 
-    anchor [R], drafts [R, G], verified [R] int64; context [R], pages [R, N] int32; live [1]. Rows left over are the
-    last request's, at position 0, without a slot (-1): nobody reads what they hold, and cu_rows does not know them.
+    anchor [R], drafts [R, G], verified [R] int64; context [R], pages [R, N] int32; live [1]. Filler rows
+    belong to the last request, at position 0 and cache index -1; they are never read and cu_rows leaves them out.
     """
     if anchor.device.type == "cuda":
         from dsbench.kernels import pack_triton  # imports triton, which a machine without a GPU need not have
@@ -29,7 +30,7 @@ def pack(
 def pack_reference(
     anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int
 ) -> Packed:
-    """As `pack`, in plain torch."""
+    """The reference of `pack`, in torch."""
     last, device = anchor.shape[0] - 1, anchor.device
     counts = torch.where(torch.arange(last + 1, device=device) < live, verified + 1, 0)
     ends = counts.cumsum(0)
@@ -40,6 +41,6 @@ def pack_reference(
     within = torch.where(real, row - (ends - counts)[request], 0)
     positions = torch.where(real, context.long()[request] + within, 0)
     ids = torch.cat([anchor[:, None], drafts], dim=1)[request, within]
-    slots = pages.long()[request, positions // page] * page + positions % page
+    cache_indices = pages.long()[request, positions // page] * page + positions % page
     cu_rows = torch.cat([ends.new_zeros(1), ends]).int()
-    return ids, positions, request, torch.where(real, slots, -1), cu_rows
+    return ids, positions, request, torch.where(real, cache_indices, -1), cu_rows

@@ -1,7 +1,7 @@
 """The CUDA side of pack.py: a program sums all counts, then writes its own requests' rows, wherever those begin.
 
-`b_` block of values, `p_` pointers, `o_` offsets; blocks are [REQUESTS] or [REQUESTS, WIDTH], WIDTH > G. The request
-that is nobody's is in none of them.
+`b_` block of values, `p_` pointers, `o_` offsets; blocks are [REQUESTS] or [REQUESTS, WIDTH], WIDTH > G. The dummy
+request is in none of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load_rows(
     REQUESTS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Id, position and slot of the rows that a request of mine may have: its anchor and b_last drafts."""
+    """Id, position and cache index of the rows that a request of mine may have: its anchor and b_last drafts."""
     o_r, o_w = tl.arange(0, REQUESTS).to(tl.int64), tl.arange(0, WIDTH)[None, :]
     there = b_mine[:, None] & (o_w <= b_last[:, None])
     b_anchor = tl.load(p_anchor + o_r, mask=b_mine, other=0)[:, None]
@@ -47,12 +47,12 @@ def load_rows(
 def store_rows(
     b_id,
     b_position,
-    b_slot,
+    b_cache_index,
     p_anchor,
     p_ids,
     p_positions,
     p_request,
-    p_slots,
+    p_cache_indices,
     p_cu_rows,
     requests,
     rows,
@@ -70,13 +70,13 @@ def store_rows(
     tl.store(p_ids + o_m, b_id, mask=there)
     tl.store(p_positions + o_m, b_position, mask=there)
     tl.store(p_request + o_m, tl.broadcast_to(o_r[:, None], REQUESTS, WIDTH), mask=there)
-    tl.store(p_slots + o_m, b_slot, mask=there)
+    tl.store(p_cache_indices + o_m, b_cache_index, mask=there)
     o_m = part * PART * WIDTH + tl.arange(0, PART * WIDTH)
     left = (o_m >= total) & (o_m < rows)
     tl.store(p_ids + o_m, tl.load(p_anchor + requests - 1), mask=left)
     tl.store(p_positions + o_m, 0, mask=left)
     tl.store(p_request + o_m, requests - 1, mask=left)
-    tl.store(p_slots + o_m, -1, mask=left)
+    tl.store(p_cache_indices + o_m, -1, mask=left)
     if part == 0:
         tl.store(p_cu_rows, 0)
         tl.store(p_cu_rows + 1 + o_r, b_end, mask=o_r < requests - 1)
@@ -94,7 +94,7 @@ def _pack_kernel(
     p_ids,
     p_positions,
     p_request,
-    p_slots,
+    p_cache_indices,
     p_cu_rows,
     requests,
     rows,
@@ -109,18 +109,18 @@ def _pack_kernel(
     alive = o_r < tl.load(p_live)
     b_last = tl.load(p_verified + o_r, mask=alive, other=-1).to(tl.int32)
     b_mine = alive & (o_r // PART == tl.program_id(0))
-    b_id, b_position, b_slot = load_rows(
+    b_id, b_position, b_cache_index = load_rows(
         p_anchor, p_drafts, p_context, p_pages, table, b_mine, b_last, BLOCK, PAGE, REQUESTS, WIDTH
     )
     store_rows(
         b_id,
         b_position,
-        b_slot,
+        b_cache_index,
         p_anchor,
         p_ids,
         p_positions,
         p_request,
-        p_slots,
+        p_cache_indices,
         p_cu_rows,
         requests,
         rows,
@@ -136,7 +136,9 @@ def launch(kernel: Any, first: tuple[Tensor, ...], standing: tuple[Tensor, ...],
     """Runs a kernel that packs: `first` and then anchor, drafts, context, pages are what it reads."""
     anchor, drafts, context, pages = standing
     requests, block = drafts.shape
-    ids, positions, request, slots = (torch.empty(rows, dtype=torch.int64, device=anchor.device) for _ in range(4))
+    ids, positions, request, cache_indices = (
+        torch.empty(rows, dtype=torch.int64, device=anchor.device) for _ in range(4)
+    )
     cu_rows = torch.empty(requests + 1, dtype=torch.int32, device=anchor.device)
     assert pages.stride(1) == 1 or pages.shape[1] == 1, "a request's pages lie side by side"
     covered, width = max(16, triton.next_power_of_2(requests - 1)), triton.next_power_of_2(block + 1)
@@ -150,7 +152,7 @@ def launch(kernel: Any, first: tuple[Tensor, ...], standing: tuple[Tensor, ...],
         ids,
         positions,
         request,
-        slots,
+        cache_indices,
         cu_rows,
         requests,
         rows,
@@ -163,7 +165,7 @@ def launch(kernel: Any, first: tuple[Tensor, ...], standing: tuple[Tensor, ...],
         num_warps=min(WARPS, max(1, covered * width // (32 * EACH))),
         enable_fp_fusion=False,
     )
-    return ids, positions, request, slots, cu_rows
+    return ids, positions, request, cache_indices, cu_rows
 
 
 def pack(

@@ -1,9 +1,9 @@
 """Programmatic dependent launch: a kernel's programs start while the kernel before it still runs, and wait for it.
 
-The law of the chain: every program waits before it reads or writes anything that another kernel touches, and may read
-a product's weights before that, which must be there before the pass: `fused.settle`. A kernel ends after its wait, so
-what waited for it has waited for all before it too.
-Imported only where a CUDA device runs it. The interpreter and devices before sm_90 launch as ever.
+Rule: every program waits before it reads or writes anything that another kernel touches. Before the wait it may read
+only a product's weights, which must be written before the pass (`fused.products.await_weights`). A kernel ends after
+its wait, so whoever waits for it has waited for all kernels before it.
+Imported only where a CUDA device runs it. The interpreter and devices before sm_90 launch without it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-CHAINED = True  # False: every kernel is launched as ever, to compare
+CHAINED = True  # False: launch every kernel without it, to compare
 # Most rows of a kernel that lets the next one start as soon as its programs have begun; of more, once they have waited.
-# Products let it start once they have waited, but those of two to four rows: what comes too early takes the room of
-# what it waits for. Passes of smollm2, a row each of 1, 8 and 64 requests: 6, 7 and 19% shorter than where none waits.
+# Products of two to four rows let it start at once, other products once they have waited: a kernel that starts too
+# early takes the processors of the one it waits for. Passes of smollm2, one row each of 1, 8 and 64 requests: 6, 7 and
+# 19% shorter than without chaining.
 EARLY_ROWS = 64
 
 
@@ -32,7 +33,7 @@ def enter(PDL: tl.constexpr):
 
 @triton.jit
 def wait(PDL: tl.constexpr):
-    """Until the kernels before are done, and what they wrote is there."""
+    """Waits until the kernels before are done and their writes are visible."""
     if PDL > 0:
         tl.extra.cuda.gdc_wait()
     if PDL == 1:

@@ -1,10 +1,10 @@
-"""Windows planned where the confidences are: logits -> survival -> the K likeliest drafts -> packed rows. One launch.
+"""Plans windows on the device: confidence logits -> survival -> the K likeliest drafts -> packed rows. One launch.
 
-Shapes: R requests, of which the first `live` are real and the last is nobody's; G block, M rows, N pages a request.
-The arithmetic is fp32 and the same bit for bit on every device: sums, products and quotients as IEEE rounds them and an
-exponential made of those. Against fp64 a survival is off by SURVIVAL_ERROR of itself at most for logits of common size,
-so windows differ from those planned on a host only where two survivals are closer than that. What is equal is taken in
-the order of position, then of request.
+Shapes: R requests, of which the first `live` are real and the last is a dummy for filler rows; G block, M rows, N pages
+a request. The arithmetic is fp32 and bitwise equal on every device: IEEE sums, products and quotients, and an
+exponential built from them. Relative to fp64 a survival is off by at most SURVIVAL_ERROR for logits of common size, so
+windows differ from those planned on a host only where two survivals are closer than that. Ties go by position, then by
+request.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dsbench.kernels.pack import Packed, pack_reference
 Planned = tuple[Tensor, Tensor, Packed]
 
 SURVIVAL_ERROR = 1e-5  # relative: for a block of 8 and |scale * logit + offset| below 16
-FARTHEST = 80.0  # a logit further from 0 counts as this far: exp(-80) = 2e-35 is still no subnormal
+FARTHEST = 80.0  # a logit further from 0 counts as this far: exp(-80) = 2e-35 is still a normal fp32 number
 LOG2_E = 1.44269504088896341
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the first times a small whole number is exact
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # LN2_HIGH times a small integer is exact
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
@@ -40,15 +40,15 @@ def plan(
     """Survival [R, G] fp32, window [R] int64, and what `pack` makes of the windows.
 
     confidence [R, G] fp32 logits; scale, offset [R, G] fp32 of each request's calibration; limits [R] int64 drafts
-    allowed, of which none where <= 0; budget [1] int64 drafts to grant, at most as many as are allowed and as rows have
-    room for; the rest as `pack`. A logit that is no number has no chance. Survival and window beyond `live` are 0.
+    allowed, none where <= 0; budget [1] int64 drafts to grant, capped by the limits and by `rows`; the rest as in
+    `pack`. A NaN logit has survival 0. Survival and window at or past `live` are 0.
     """
-    standing = (anchor, drafts, context, pages, live, rows, page)
+    rest = (anchor, drafts, context, pages, live, rows, page)
     if anchor.device.type == "cuda":
         from dsbench.kernels import plan_triton  # imports triton, which a machine without a GPU need not have
 
-        return plan_triton.plan(confidence, scale, offset, limits, budget, *standing)
-    return plan_reference(confidence, scale, offset, limits, budget, *standing)
+        return plan_triton.plan(confidence, scale, offset, limits, budget, *rest)
+    return plan_reference(confidence, scale, offset, limits, budget, *rest)
 
 
 def plan_reference(
@@ -65,7 +65,7 @@ def plan_reference(
     rows: int,
     page: int,
 ) -> Planned:
-    """As `plan`, in plain torch."""
+    """The reference of `plan`, in torch."""
     alive = torch.arange(anchor.shape[0], device=anchor.device) < live
     survival = torch.where(alive[:, None], survival_of(confidence, scale, offset), 0.0)
     window = windows(survival, torch.where(alive, limits, 0), torch.minimum(budget, rows - live))
@@ -85,7 +85,7 @@ def survival_of(confidence: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
 
 
 def negative_exp(x: Tensor) -> Tensor:
-    """exp(-x) of x >= 0, good to 2**-22 of itself; x beyond FARTHEST, or none, counts as that."""
+    """exp(-x) of x >= 0, relative error below 2**-22; x beyond FARTHEST, or NaN, counts as FARTHEST."""
     x = -torch.where(x < FARTHEST, x, FARTHEST)
     power = torch.floor(x * LOG2_E + 0.5)
     rest = x - power * LN2_HIGH - power * LN2_LOW

@@ -1,7 +1,7 @@
 """The CUDA side of plan.py: every program finds the threshold of all drafts, then writes its own requests' rows.
 
-`b_` block of values, `p_` pointers, `o_` offsets; blocks are [REQUESTS] or [REQUESTS, WIDTH], WIDTH > G. The request
-that is nobody's is in none of them.
+`b_` block of values, `p_` pointers, `o_` offsets; blocks are [REQUESTS] or [REQUESTS, WIDTH], WIDTH > G. The dummy
+request is in none of them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsbench.kernels import plan as plain
+from dsbench.kernels import plan as reference
 from dsbench.kernels.pack_triton import launch, load_rows, store_rows
 from dsbench.kernels.plan import Planned
 
-FARTHEST = tl.constexpr(plain.FARTHEST)
-LOG2_E, LN2_HIGH, LN2_LOW = tl.constexpr(plain.LOG2_E), tl.constexpr(plain.LN2_HIGH), tl.constexpr(plain.LN2_LOW)
-EXP0, EXP1, EXP2, EXP3, EXP4, EXP5 = (tl.constexpr(x) for x in plain.EXP)
+FARTHEST = tl.constexpr(reference.FARTHEST)
+LOG2_E, LN2_HIGH, LN2_LOW = (
+    tl.constexpr(reference.LOG2_E),
+    tl.constexpr(reference.LN2_HIGH),
+    tl.constexpr(reference.LN2_LOW),
+)
+EXP0, EXP1, EXP2, EXP3, EXP4, EXP5 = (tl.constexpr(x) for x in reference.EXP)
 HIGHEST = tl.constexpr(28)  # of a survival's 30 bits, which as a whole number are in the survivals' order, the last two
 PLACES = tl.constexpr(1 << 14)  # of a draft among those of one survival; an even number of bits
 ONE, TWO, COUNT = tl.constexpr(20), tl.constexpr(40), tl.constexpr((1 << 20) - 1)  # three counts in a number
@@ -94,7 +98,7 @@ def _plan_kernel(
     p_ids,
     p_positions,
     p_request,
-    p_slots,
+    p_cache_indices,
     p_cu_rows,
     requests,
     rows,
@@ -111,7 +115,7 @@ def _plan_kernel(
     b_limit = tl.load(p_limits + o_r, mask=alive, other=0)
     b_limit = tl.minimum(tl.maximum(b_limit, 0), BLOCK).to(tl.int32)
     # asked for now, needed after the search
-    b_id, b_position, b_slot = load_rows(
+    b_id, b_position, b_cache_index = load_rows(
         p_anchor, p_drafts, p_context, p_pages, table, alive & own, b_limit, BLOCK, PAGE, REQUESTS, WIDTH
     )
     b_survival = _survival(p_confidence, p_scale, p_offset, alive, BLOCK, REQUESTS, WIDTH)
@@ -129,12 +133,12 @@ def _plan_kernel(
     store_rows(
         b_id,
         b_position,
-        b_slot,
+        b_cache_index,
         p_anchor,
         p_ids,
         p_positions,
         p_request,
-        p_slots,
+        p_cache_indices,
         p_cu_rows,
         requests,
         rows,

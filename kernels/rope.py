@@ -1,7 +1,7 @@
-"""Rotary embedding, and the step between a layer's qkv projection and its attention: norm, turn, keep.
+"""Rotary embedding, and the step between qkv projection and attention: head norm, rotation, write to the KV pages.
 
 Shapes: M rows, H heads, K key-value heads, E head width; cos, sin [positions, E/2] fp32 of all positions; keys, values
-[P, K, B, E] (P pages of B tokens); slots [M] int64, page * B + offset.
+[P, K, B, E] (P pages of B tokens); cache_indices [M] int64, page number * B + offset.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * c - b * s, b * c + a * s), dim=-1).to(x.dtype)
 
 
-def write_rows(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Stores k, v [M, K, E] of rows at their slots. Slot -1 lies in the last page, which is nobody's."""
-    page, offset = slots // keys.shape[2], slots % keys.shape[2]
+def write_rows(keys: Tensor, values: Tensor, cache_indices: Tensor, k: Tensor, v: Tensor) -> None:
+    """Stores k, v [M, K, E] of rows at their cache indices. Index -1 lies in the last page, which belongs to no
+    request.
+    """
+    page, offset = cache_indices // keys.shape[2], cache_indices % keys.shape[2]
     keys[page, :, offset] = k.to(keys.dtype)
     values[page, :, offset] = v.to(values.dtype)
 
@@ -38,7 +40,7 @@ def rotate_and_store_reference(
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    slots: Tensor,
+    cache_indices: Tensor,
     keys: Tensor,
     values: Tensor,
     *,
@@ -46,10 +48,11 @@ def rotate_and_store_reference(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Rotated queries [M, H, E] of the fused projection's output [M, (H + 2K) E]; keys and values go to their slots.
+    """Rotated queries [M, H, E] of the fused projection's output [M, (H + 2K) E]; keys and values go to their cache
+    indices.
 
-    H may be 0: rows that are only seen. q_norm, k_norm [E]: gains of a norm per head, before the turn. A row of slot -1
-    leaves nothing in any page that is somebody's.
+    H may be 0: rows that only provide keys and values. q_norm, k_norm [E]: gains of a norm per head, before the
+    rotation. A row of index -1 leaves nothing in any request's page.
     """
     kv_heads, width = keys.shape[1], keys.shape[3]
     heads = qkv.shape[1] // width - 2 * kv_heads
@@ -58,7 +61,7 @@ def rotate_and_store_reference(
     q = q if q_norm is None else rms_norm(q, q_norm, eps)
     k = k if k_norm is None else rms_norm(k, k_norm, eps)
     cos, sin = cos.index_select(0, positions), sin.index_select(0, positions)
-    write_rows(keys, values, slots, rotate(k, cos, sin), v)
+    write_rows(keys, values, cache_indices, rotate(k, cos, sin), v)
     return rotate(q, cos, sin)
 
 
@@ -67,7 +70,7 @@ def rotate_and_store(
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    slots: Tensor,
+    cache_indices: Tensor,
     keys: Tensor,
     values: Tensor,
     *,
@@ -75,8 +78,8 @@ def rotate_and_store(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """As the reference; on CUDA a Triton kernel, which writes nothing at all for a slot below 0."""
+    """As the reference; on CUDA a Triton kernel, which writes nothing at all for a cache index below 0."""
     run = rotate_and_store_reference
     if qkv.device.type == "cuda":
         from dsbench.kernels.rope_triton import rotate_and_store as run
-    return run(qkv, cos, sin, positions, slots, keys, values, q_norm=q_norm, k_norm=k_norm, eps=eps)
+    return run(qkv, cos, sin, positions, cache_indices, keys, values, q_norm=q_norm, k_norm=k_norm, eps=eps)

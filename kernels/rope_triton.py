@@ -1,6 +1,6 @@
 """The CUDA side of rope.py: a program takes some heads of one row, queries, keys and values alike, as two halves.
 
-Rounds where plain torch rounds, and products are not fused into sums: without norms the result is the plain one, bit
+Rounds where torch does, and products are not fused into sums: without norms the result is torch's, bit
 for bit. Imported only where a CUDA device runs it. `o_` offsets, `b_` block of values, `p_` pointers.
 """
 
@@ -31,7 +31,7 @@ def _rotate_kernel(
     p_cos,
     p_sin,
     p_position,
-    p_slot,
+    p_cache_index,
     p_q_norm,
     p_k_norm,
     p_q,
@@ -59,7 +59,7 @@ def _rotate_kernel(
     o_angle = tl.load(p_position + row) * HALF + o_e
     b_cos = tl.load(p_cos + o_angle, mask=o_e < HALF, other=0.0)[None, :]
     b_sin = tl.load(p_sin + o_angle, mask=o_e < HALF, other=0.0)[None, :]
-    slot = tl.load(p_slot + row)
+    cache_index = tl.load(p_cache_index + row)
     b_c, b_d = b_a, b_b
     if p_q_norm is not None:
         b_na, b_nb = _norm_halves(b_a, b_b, p_q_norm, o_e, eps, HALF, p_qkv.dtype.element_ty)
@@ -70,12 +70,14 @@ def _rotate_kernel(
     b_c, b_d = b_c * b_cos - b_d * b_sin, b_d * b_cos + b_c * b_sin
     tl.store(p_q + row * HEADS * 2 * HALF + o_x, b_c.to(p_q.dtype.element_ty), mask=in_q & wide)
     tl.store(p_q + row * HEADS * 2 * HALF + o_x + HALF, b_d.to(p_q.dtype.element_ty), mask=in_q & wide)
-    o_kept = ((slot // PAGE * KV_HEADS + (o_h - HEADS)[:, None]) * PAGE + slot % PAGE) * 2 * HALF + o_e[None, :]
-    kept = there & (in_q == 0) & (in_v == 0) & (slot >= 0)
+    o_kept = ((cache_index // PAGE * KV_HEADS + (o_h - HEADS)[:, None]) * PAGE + cache_index % PAGE) * 2 * HALF + o_e[
+        None, :
+    ]
+    kept = there & (in_q == 0) & (in_v == 0) & (cache_index >= 0)
     tl.store(p_keys + o_kept, b_c.to(p_keys.dtype.element_ty), mask=kept)
     tl.store(p_keys + o_kept + HALF, b_d.to(p_keys.dtype.element_ty), mask=kept)
     o_kept -= KV_HEADS * PAGE * 2 * HALF
-    kept = there & in_v & (slot >= 0)
+    kept = there & in_v & (cache_index >= 0)
     tl.store(p_values + o_kept, b_a.to(p_values.dtype.element_ty), mask=kept)
     tl.store(p_values + o_kept + HALF, b_b.to(p_values.dtype.element_ty), mask=kept)
 
@@ -85,7 +87,7 @@ def rotate_and_store(
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    slots: Tensor,
+    cache_indices: Tensor,
     keys: Tensor,
     values: Tensor,
     *,
@@ -93,13 +95,13 @@ def rotate_and_store(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """As rope.rotate_and_store_reference; a slot below 0 writes nothing. Asks the device nothing."""
+    """As rope.rotate_and_store_reference; a cache index below 0 writes nothing. No device synchronisation."""
     m, (_, kv_heads, page, width) = qkv.shape[0], keys.shape
     total = qkv.shape[1] // width
     heads, padded = total - 2 * kv_heads, triton.next_power_of_2(width // 2)
     tile = min(TILE, triton.next_power_of_2(total))
-    assert keys.is_contiguous() and values.is_contiguous(), "the pool's layers are whole"
-    qkv, positions, slots = qkv.contiguous(), positions.contiguous(), slots.contiguous()
+    assert keys.is_contiguous() and values.is_contiguous(), "the pool's layers are contiguous"
+    qkv, positions, cache_indices = qkv.contiguous(), positions.contiguous(), cache_indices.contiguous()
     q = torch.empty(m, heads, width, device=qkv.device, dtype=qkv.dtype)
     if m > 0:
         _rotate_kernel[(m, triton.cdiv(total, tile))](
@@ -107,7 +109,7 @@ def rotate_and_store(
             cos,
             sin,
             positions,
-            slots,
+            cache_indices,
             q_norm,
             k_norm,
             q,

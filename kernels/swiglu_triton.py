@@ -1,4 +1,4 @@
-"""The CUDA side of swiglu.py: a program makes BLOCK numbers of one row. Rounds where plain torch rounds.
+"""The CUDA side of swiglu.py: a program makes BLOCK numbers of one row. Rounds where torch does.
 
 Imported only where a CUDA device runs it. `o_` offsets, `b_` block of values, `p_` pointers.
 """

@@ -1,8 +1,8 @@
-"""Top-k and top-p: which tokens of a row of logits may be drawn, as a bound that a draw applies while it reads them.
+"""Top-k and top-p as a bound on each row's logits, which a draw applies while it reads them.
 
-Top-k first: a logit stays unless k others are larger, so that ties at the k-th value all stay. Then top-p over softmax
-(z / T) of the rest, from the largest down, of equals the lower column first: a token stays if the mass before it is
-below p; the largest always does. At temperature 0 all stay, as the argmax does whatever the rule. NaN counts as -inf.
+Top-k first: a logit is kept unless k others are larger, so ties at the k-th value are all kept. Then top-p over softmax
+(z / T) of those, in descending order, ties by column: a token is kept if the mass before it is below p; the largest
+always is. At temperature 0 all are kept: the argmax is the same. NaN counts as -inf.
 Shapes: n rows, V columns.
 """
 
@@ -15,14 +15,14 @@ from torch import Tensor
 
 
 class Kept(NamedTuple):
-    """A logit stays where it is above the cut, or equals it no further right than `last`."""
+    """A logit is kept if it is above the cut, or equals it at a column <= `last`."""
 
-    cut: Tensor  # [n] fp32; -inf where all stay
-    last: Tensor  # [n] int32; V - 1 where all equals of the cut stay
+    cut: Tensor  # [n] fp32; -inf where all are kept
+    last: Tensor  # [n] int32; V - 1 where all ties at the cut are kept
 
 
 def truncate(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Kept:
-    """As the reference: on CUDA by a search in each row that sorts nothing and asks the device nothing."""
+    """As the reference: on CUDA by a search per row, without sorting and without synchronising."""
     if logits.device.type == "cuda":
         return _triton().truncate(logits, temperature, top_k, top_p)  # type: ignore[no-any-return]
     return truncate_reference(logits, temperature, top_k, top_p)
@@ -40,17 +40,17 @@ def truncate_reference(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p
     scale = torch.where(hot, temperature, torch.ones_like(temperature)).double()[:, None]
     fall = (ordered - ordered[:, :1].clamp(min=-3e38)).double() / scale
     mass = fall.exp().masked_fill(ordered < cut, 0)
-    stays = (mass.cumsum(-1) - mass < top_p.double()[:, None] * mass.sum(-1, keepdim=True)) & (ordered >= cut)
-    count = stays.cummin(-1).values.sum(-1).clamp(min=1)
+    keeps = (mass.cumsum(-1) - mass < top_p.double()[:, None] * mass.sum(-1, keepdim=True)) & (ordered >= cut)
+    count = keeps.cummin(-1).values.sum(-1).clamp(min=1)
     lowest = ordered.gather(-1, (count - 1)[:, None])
-    some = nucleus & (mass[:, 0] > 0) & (count < (ordered >= lowest).sum(-1))  # of the equals, not all
+    some = nucleus & (mass[:, 0] > 0) & (count < (ordered >= lowest).sum(-1))  # some of the ties, not all
     last = torch.where(some, order.gather(-1, (count - 1)[:, None]).squeeze(-1).int(), last)
     cut = torch.where(nucleus[:, None], lowest, cut).squeeze(-1)
     return Kept(torch.where(limited | nucleus, cut, float("-inf")), last)
 
 
 def kept_logits(logits: Tensor, kept: Kept | None) -> Tensor:
-    """Logits in fp32, what does not stay at -inf; all stay where nothing is said."""
+    """Logits in fp32, with -inf where not kept; `kept` None keeps all."""
     if kept is None:
         return logits.float()
     x, column = logits.float(), torch.arange(logits.shape[-1], device=logits.device)

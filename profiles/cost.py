@@ -2,8 +2,8 @@
 
     T(R, M, S) = bias + alpha(R) + theta(tier(M)) + (walk + walk_rise(R))*S/R + kappa*S
                  + draft_bias + draft(R) + draft_kappa*S  [seconds],
-    less slot_bias + slot(R) for each slot of the sequential head that a shallower draft leaves out;
-    a plain round, without drafts: plain(R) + plain_context(R)*S/R
+    less depth_bias + depth(R) for each depth of the sequential head that a shallower draft leaves out;
+    a no-draft round: no_draft(R) + no_draft_per_token(R)*S/R
 
 Owns evaluation, candidate row totals and the file format; `fit.py` makes tables from samples. Legend: `R` requests,
 `G` block size, `M` packed rows, `S` sum of context tokens.
@@ -22,10 +22,11 @@ import numpy as np
 from dsbench.profiles.contract import check_contract
 from dsbench.profiles.curve import FAR, Curve, FloatArray, IntArray, round_up
 from dsbench.profiles.files import only, read_json, strings, write_json
-from dsbench.profiles.plain import PlainPass
+from dsbench.profiles.no_draft import NoDraftPass
 
 KIND = "cost-table"
 SCHEMA = 1
+OLD_NAMES = {"plain": "no_draft", "slot": "depth", "slot_bias": "depth_bias"}  # in files written before the renaming
 HINT = "measure one on this machine with: dsbench profile-cost"
 
 
@@ -74,10 +75,10 @@ class CostTable:
     draft_bias: float = 0.0  # seconds, >= 0
     draft: Curve = Curve((1,), (0.0,))  # R -> seconds
     draft_kappa: float = 0.0  # seconds per context token, >= 0
-    slot_bias: float = 0.0  # seconds of one slot of the sequential head, >= 0; 0 where depth was not measured
-    slot: Curve = Curve((1,), (0.0,))  # R -> seconds more
+    depth_bias: float = 0.0  # seconds of one depth of the sequential head, >= 0; 0 where depth was not measured
+    depth: Curve = Curve((1,), (0.0,))  # R -> seconds more
 
-    plain: PlainPass | None = None  # of an arm that drafts in other rounds; None: not measured
+    no_draft: NoDraftPass | None = None  # a round without drafts of an arm that drafts in others; None: not measured
 
     # where it holds
     box: Box
@@ -87,7 +88,7 @@ class CostTable:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bias) and self.bias > 0):
             raise ValueError(f"bias must be > 0 seconds, got {self.bias}")
-        for name in ("kappa", "walk", "draft_bias", "draft_kappa", "slot_bias"):
+        for name in ("kappa", "walk", "draft_bias", "draft_kappa", "depth_bias"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be >= 0, got {value}")
@@ -117,23 +118,26 @@ class CostTable:
         return float(self.verify_curve(shape.requests, np.array([shape.rows]), shape.context)[0])
 
     def draft_seconds(self, requests: int, context: int, skipped: int = 0) -> float:
-        """Seconds of drafting for each of R requests with S context tokens in all; the block, less `skipped` slots."""
+        """Seconds of drafting for each of R requests with S context tokens in all; the block, less `skipped` depths."""
         request_seconds = float(self.draft.value(requests, above=self.draft.outer_slope))
-        slot = self.slot_bias + float(self.slot.value(requests, above=self.slot.outer_slope)) if skipped else 0.0
-        return self.draft_bias + request_seconds + self.draft_kappa * context - skipped * slot
+        per_depth = (
+            self.depth_bias + float(self.depth.value(requests, above=self.depth.outer_slope)) if skipped else 0.0
+        )
+        return self.draft_bias + request_seconds + self.draft_kappa * context - skipped * per_depth
 
     def step_seconds(self, shape: StepShape, skipped: int = 0) -> float:
-        """Seconds of draft and verify together; `skipped` slots are not drafted."""
+        """Seconds of draft and verify together; the last `skipped` depths are not drafted."""
         return self.verify_seconds(shape) + self.draft_seconds(shape.requests, shape.context, skipped)
 
-    def plain_parts(self, requests: int) -> tuple[float, float]:
-        """Seconds of a plain round at no context, and of a context token more."""
-        if self.plain is not None:
-            return self.plain.parts(requests)
+    def no_draft_parts(self, requests: int) -> tuple[float, float]:
+        """Seconds of a no-draft round at no context, and of a context token more."""
+        if self.no_draft is not None:
+            return self.no_draft.parts(requests)
         return self.verify_seconds(StepShape(requests, requests, 0)), self.per_token(requests, drafts=False)
 
-    def plain_seconds(self, requests: int, context: int) -> float:
-        base, per_token = self.plain_parts(requests)
+    def no_draft_seconds(self, requests: int, context: int) -> float:
+        """Seconds of a no-draft round of R requests with S context tokens in all."""
+        base, per_token = self.no_draft_parts(requests)
         return base + per_token * context
 
     def per_token(self, requests: int, *, drafts: bool) -> float:
@@ -183,20 +187,22 @@ def load_cost_table(path: Path) -> CostTable:
 
 
 def _to_json(table: CostTable) -> dict[str, Any]:
-    curves = ("alpha", "theta", "walk_rise", "draft", "slot")
+    curves = ("alpha", "theta", "walk_rise", "draft", "depth")
     body = {item.name: getattr(table, item.name) for item in fields(table)}
     knots = {name: {"at": list(body[name].at), "seconds": list(body[name].seconds)} for name in curves}
     box = {item.name: list(getattr(table.box, item.name)) for item in fields(table.box)}
-    plain = None if table.plain is None else table.plain.json()
-    return body | knots | {"box": box, "plain": plain, "tiers": None if table.tiers is None else list(table.tiers)}
+    no_draft = None if table.no_draft is None else table.no_draft.json()
+    return (
+        body | knots | {"box": box, "no_draft": no_draft, "tiers": None if table.tiers is None else list(table.tiers)}
+    )
 
 
 def _from_json(body: dict[str, Any]) -> CostTable:
+    body = {OLD_NAMES.get(name, name): value for name, value in body.items()}
     names = {item.name for item in fields(CostTable)}
     only(body, names)
-    missing = sorted(
-        names - set(body) - {"slot", "slot_bias", "walk", "walk_rise", "plain"}
-    )  # tables of before these were measured
+    optional = {"depth", "depth_bias", "walk", "walk_rise", "no_draft"}  # older tables lack these
+    missing = sorted(names - set(body) - optional)
     if missing:
         raise ValueError(f"missing fields {', '.join(missing)}")
     only(body["box"], {"requests", "rows", "context"})
@@ -208,13 +214,13 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         least, most = map(int, body["box"][name])
         return least, most
 
-    plain = body.get("plain")
-    if plain is not None:
-        only(plain, {"requests", "seconds", "per_token"})
-        plain = PlainPass(
-            requests=tuple(map(int, plain["requests"])),
-            seconds=tuple(map(float, plain["seconds"])),
-            per_token=tuple(map(float, plain["per_token"])),
+    no_draft = body.get("no_draft")
+    if no_draft is not None:
+        only(no_draft, {"requests", "seconds", "per_token"})
+        no_draft = NoDraftPass(
+            requests=tuple(map(int, no_draft["requests"])),
+            seconds=tuple(map(float, no_draft["seconds"])),
+            per_token=tuple(map(float, no_draft["per_token"])),
         )
     return CostTable(
         bias=float(body["bias"]),
@@ -227,9 +233,9 @@ def _from_json(body: dict[str, Any]) -> CostTable:
         draft_bias=float(body["draft_bias"]),
         draft=curve("draft"),
         draft_kappa=float(body["draft_kappa"]),
-        slot_bias=float(body.get("slot_bias", 0.0)),
-        slot=curve("slot") if "slot" in body else Curve((1,), (0.0,)),
-        plain=plain,
+        depth_bias=float(body.get("depth_bias", 0.0)),
+        depth=curve("depth") if "depth" in body else Curve((1,), (0.0,)),
+        no_draft=no_draft,
         box=Box(requests=pair("requests"), rows=pair("rows"), context=pair("context")),
         contract=strings(body["contract"]),
         provenance=strings(body["provenance"]),

@@ -21,14 +21,14 @@ from dsbench.profiles.additive import AdditiveFit, confounded, fit_additive
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve, FloatArray, round_up
 from dsbench.profiles.holdout import choose_holdout
-from dsbench.profiles.plain import PlainPass, plain_line
+from dsbench.profiles.no_draft import NoDraftPass, no_draft_line
 from dsbench.profiles.robust import middle, pass_factors
 
 Phase = Literal["verify", "draft"]
 # kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter.
-# shallow: a draft pass whose sequential head makes the first slot alone, of a block of `rows`; reference: the shape
+# shallow: a draft pass whose sequential head makes the first depth alone, of a block of `rows`; reference: the shape
 # that is timed all along, seconds as the clock said
-Raw = Literal["pass", "step", "plain", "plain step", "shallow", "reference"]
+Raw = Literal["pass", "step", "no-draft", "no-draft step", "shallow", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def fit_cost_table(
     draft: AdditiveFit | None = None
     draft_report: PhaseReport | None = None
     draft_table: tuple[CellFit, ...] = ()
-    slot_bias, slot = slot_curve(timed)
+    depth_bias, depth = depth_curve(timed)
     if draft_cells:
         draft, draft_report, draft_table = _fit_phase("draft", draft_cells, None, holdout, seed)
     table = CostTable(
@@ -164,9 +164,9 @@ def fit_cost_table(
         draft_bias=draft.bias if draft else 0.0,
         draft=draft.curves[0] if draft else Curve((1,), (0.0,)),
         draft_kappa=draft.kappa if draft else 0.0,
-        slot_bias=slot_bias,
-        slot=slot,
-        plain=plain_rounds(timed, verify_cells),
+        depth_bias=depth_bias,
+        depth=depth,
+        no_draft=no_draft_rounds(timed, verify_cells),
         box=Box(
             requests=_range([cell.requests for cell in verify_cells]),
             rows=_range([cell.rows for cell in verify_cells]),
@@ -178,13 +178,13 @@ def fit_cost_table(
     return table, FitReport(verify=verify_report, draft=draft_report, cells=verify_table + draft_table)
 
 
-def plain_rounds(samples: Iterable[CostSample], verify: Sequence[CostCell]) -> PlainPass | None:
-    """Plain passes of an arm with a drafter: those of decoding without one, and what the drafter's context costs.
+def no_draft_rounds(samples: Iterable[CostSample], verify: Sequence[CostCell]) -> NoDraftPass | None:
+    """No-draft rounds of an arm with a drafter: the passes of arm none, plus what keeping the drafter's context costs.
 
-    That is read off at the fewest requests, where passes of one row a request differ in nothing else. None without
-    samples of phase plain.
+    That cost is the difference at the fewest requests, where passes of one row a request differ in nothing else. None
+    without samples of phase no-draft.
     """
-    line = plain_pass(samples)
+    line = no_draft_pass(samples)
     fewest = [c for c in verify if c.requests == c.rows == min(v.requests for v in verify)]
     if line is None or not fewest:
         return None
@@ -192,15 +192,15 @@ def plain_rounds(samples: Iterable[CostSample], verify: Sequence[CostCell]) -> P
     return replace(line, seconds=tuple(seconds + beyond for seconds in line.seconds))
 
 
-def plain_pass(samples: Iterable[CostSample]) -> PlainPass | None:
-    """Of decoding without a drafter, from samples of phase plain; None without any."""
-    return plain_line((*at, seconds) for at, seconds in _by_place(samples, "plain").items())
+def no_draft_pass(samples: Iterable[CostSample]) -> NoDraftPass | None:
+    """The pass of arm none, from samples of phase no-draft; None without any."""
+    return no_draft_line((*at, seconds) for at, seconds in _by_place(samples, "no-draft").items())
 
 
-def slot_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:
-    """Seconds of one slot of the sequential head: at the fewest requests, and over them what more requests add.
+def depth_curve(samples: Iterable[CostSample]) -> tuple[float, Curve]:
+    """Seconds of one depth of the sequential head: at the fewest requests, and what more requests add to it.
 
-    From the median draft of the whole block less that of its first slot, of each (R, S), over the slots between;
+    From the median draft of the full block less that of its first depth, of each (R, S), over the depths between;
     medians over S, made to not decrease. (0, flat) without shallow samples.
     """
     timed = list(samples)

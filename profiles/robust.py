@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dsbench.profiles.curve import FloatArray
+
 AGREE = 0.15  # repeats within this share of their middle agree
 NOTICED = 0.05  # a machine that is slower by less than this is at its usual speed
 LEAST_CELLS = 4  # fewer cells than this do not tell a slow pass from a slow cell
 NEAREST = 5  # reference samples that tell the speed of a moment
 
 
-def middle(values: Sequence[float]) -> float:
+def middle(values: Sequence[float] | FloatArray) -> float:
     """The median; of an even count whose middle two disagree, the lower one of these."""
     ordered = np.sort(np.asarray(values, np.float64))
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])

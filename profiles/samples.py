@@ -14,6 +14,7 @@ from dsbench.profiles.fit import CostSample, Phase, Raw
 KIND = "cost-samples"
 SCHEMA = 1
 PHASES = (*get_args(Phase), *get_args(Raw))
+OLD_PHASES = {"plain": "no-draft", "plain step": "no-draft step"}  # in files written before the renaming
 
 
 def samples_path(table: Path) -> Path:
@@ -31,7 +32,8 @@ def load_samples(table: Path) -> list[CostSample]:
 
 
 def _from_json(body: dict[str, Any]) -> list[CostSample]:
-    return [_checked(CostSample(**row)) for row in body["samples"]]
+    rows = (row | {"phase": OLD_PHASES.get(row["phase"], row["phase"])} for row in body["samples"])
+    return [_checked(CostSample(**row)) for row in rows]
 
 
 def _checked(sample: CostSample) -> CostSample:

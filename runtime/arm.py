@@ -1,4 +1,4 @@
-"""What is compared: a drafter, a policy that chooses windows, a layout of the verified rows, and what is committed."""
+"""Arms, the configurations that are compared: drafter, policy, layout of the verified rows, and commit rule."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Arm:
             raise UsageError(f"mode {self.name}: the drafter's block holds {block} drafts")
 
     @property
-    def sees_whole_block(self) -> bool:
-        """Whether it verifies more than it may commit, and so must draft it all."""
+    def drafts_full_block(self) -> bool:
+        """Whether it verifies more than it may commit, and so must draft the full block."""
         return self.commit == "window"
 
     @property
@@ -58,7 +58,7 @@ RECORDER = Arm(name="record", drafter="dspark", policy="record", layout="packed"
 
 
 def parse_arm(mode: str) -> Arm:
-    """An arm by its `--mode` name. Raises UsageError for a name that is none, with the list of those that are."""
+    """The arm of a `--mode` name. Raises UsageError for an unknown name, with the list of names."""
     name, _, detail = mode.partition(":")
     if name == "none" and not detail:
         return Arm(name=mode, drafter="none", policy="fixed", layout="packed", commit="all", fixed=0)
@@ -92,7 +92,7 @@ def parse_arm(mode: str) -> Arm:
 def _window(mode: str, detail: str) -> int:
     if not (detail.isascii() and detail.isdigit()) or len(detail) > len(str(MOST)) or not 1 <= int(detail) <= MOST:
         raise UsageError(
-            f"mode {mode!r}: the window must be a whole number in 1..{MOST}", hint="for none at all use --mode none"
+            f"mode {mode!r}: the window must be an integer in 1..{MOST}", hint="for none at all use --mode none"
         )
     return int(detail)
 

@@ -1,4 +1,4 @@
-"""The packed rows of one target (or drafter) pass, and where each of them lives. Holds no weights and no policy.
+"""The packed rows of one target (or drafter) pass, and where their keys and values are stored.
 
 Shape legend: `R` requests, `M` packed rows.
 """
@@ -23,9 +23,9 @@ class Batch:
     context: Tensor  # [R] int32 tokens in the pages before the request's first row
     pages: Tensor  # [R, N] int32 page table
     request: Tensor  # [M] int64 index of the row's request within the batch
-    logit_rows: Tensor | None = None  # int64 rows whose logits are wanted; None = all
-    most_rows: int | None = None  # no request has more rows; None: nobody knows
-    slots: Tensor | None = None  # [M] int64 where keys and values go, -1: nowhere; None: as the pages say
+    logit_rows: Tensor | None = None  # int64 rows whose logits are computed; None: all
+    most_rows: int | None = None  # upper bound of a request's rows; None: unknown
+    cache_indices: Tensor | None = None  # [M] int64 where keys and values are stored, -1: nowhere; None: from `pages`
 
     @property
     def requests(self) -> int:
@@ -72,12 +72,12 @@ def pack_rows(anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor,
 def pack_padded(
     anchor: Tensor, drafts: Tensor, verified: Tensor, context: Tensor, pages: Tensor, live: Tensor, rows: int, page: int
 ) -> Batch:
-    """`pack_rows` of the first live[0] requests, filled up to exactly `rows` rows; asks the device nothing.
+    """`pack_rows` of the first live[0] requests, padded to exactly `rows` rows; no device synchronisation.
 
-    The last of the R requests must be nobody's and own no context. The rows left over are its, at position 0 and
-    without a slot, and it has none as far as attention knows: what they hold is never read.
+    The last of the R requests must be a dummy without context. Filler rows belong to it, at position 0 and cache index
+    -1; cu_rows leaves them out, so attention skips them and their results are never read.
     """
-    ids, positions, request, slots, cu_rows = pack(anchor, drafts, verified, context, pages, live, rows, page)
+    ids, positions, request, indices, cu_rows = pack(anchor, drafts, verified, context, pages, live, rows, page)
     return Batch(
         ids=ids,
         positions=positions,
@@ -85,6 +85,6 @@ def pack_padded(
         context=context,
         pages=pages,
         request=request,
-        slots=slots,
+        cache_indices=indices,
         most_rows=drafts.shape[1] + 1,
     )

@@ -1,4 +1,4 @@
-"""Everything measured of one step, and of one request in it. Integers until the report; no torch, no arithmetic."""
+"""Records of a decode step, of a request in it, and of a finished request. Counters are integers; no torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ UNSEEN = -1  # what the arm cannot see
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One decode step. Seconds are wall-clock of the host, each phase closed by a device synchronisation.
+    """One decode step. Seconds are host wall-clock, each phase closed by a device synchronisation.
 
-    Where rounds overlap they are the device's instead: phases between events, `seconds` from the end of the round
-    before to the end of this one.
+    On a captured device they are device time: phases between CUDA events, `seconds` from the end of the previous round
+    to the end of this one.
     """
 
     step: int
@@ -22,8 +22,8 @@ class StepRecord:
     requests: int  # R
     budget: int  # K, drafts granted
     rows: int  # M, rows of requests that the target ran
-    tier: int  # rows of the executed shape, those beyond M for nobody
-    padding: int  # rows run for nobody: tier - (budget + R)
+    tier: int  # rows of the executed shape; those beyond M are filler
+    padding: int  # filler rows: tier - (budget + R)
     compiles: int  # kernels compiled during the step
     context: int  # S
     delivered: int  # tokens emitted by the step
@@ -41,9 +41,9 @@ class StepRecord:
     commit_seconds: float = 0.0
     misses: int = 0  # passes that no captured graph fitted: none, since captured devices take what fits
     zombies: int = (
-        0  # rows, drafts included, of seats whose request had ended, unknown to the round or not yet replaced
+        0  # rows, drafts included, of slots whose request had ended, unknown to the round or not yet replaced
     )
-    seats: int = 0  # taken by requests: R, and those that had ended
+    occupied: int = 0  # slots with a request: R, and those whose request had ended
     prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
     idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
@@ -53,12 +53,12 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """One request in one step. -1 stands for what the arm cannot see."""
+    """One request in one step. -1 where the arm cannot see the value."""
 
     step: int
     request: int
     workload: str
-    position: int  # committed tokens before the round; the anchor stands there
+    position: int  # committed tokens before the round: the anchor's position
     output_index: int  # output tokens before the round
     window: int  # drafts that could be committed
     verified: int  # drafts sent to the target
@@ -68,7 +68,7 @@ class RoundRecord:
     flips: int
     drafts: tuple[int, ...]
     logits: tuple[float, ...]  # raw conditioned confidence logits
-    free_logits: tuple[float, ...]
+    token_free_logits: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

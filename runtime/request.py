@@ -1,7 +1,7 @@
-"""What a user asks for, and how far it has come. No torch here: workloads import this module.
+"""A request: prompt, sampling parameters and the output so far. No torch: workloads import this module.
 
-Words: a request's `tokens` are prompt and output; the last of them, the anchor, is committed text that the target has
-not run yet, so the pages hold len(tokens) - 1 positions.
+The anchor is the last token of prompt plus output. It is committed text that the target has not run yet, so the KV
+pages hold one position fewer than prompt plus output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dsbench.runtime.draft_trace import DraftTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one request samples. temperature 0 is greedy; top_k 0 and top_p 1 keep the whole vocabulary."""
+    """Sampling parameters of one request. temperature 0 is greedy; top_k 0 and top_p 1 keep the full vocabulary."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -41,12 +41,12 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether top-k or top-p is asked for."""
+        """Whether top-k or top-p is in use."""
         return self.top_k > 0 or self.top_p < 1
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> SamplingParams:
-        """Raises UsageError for a key that is no field."""
+        """From field names and values. Raises UsageError for an unknown key."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise UsageError(f"unknown sampling setting {sorted(unknown)[0]!r}")
@@ -63,7 +63,7 @@ def request_seed(run_seed: int, workload: str, prompt: str, replica: int = 0) ->
 class Request:
     """One request. `canonical` is the pinned text's output tokens, if the run commits a recorded text.
 
-    `trace`: what was drafted along that text, if its recorded acceptance is replayed; the noise then decides nothing.
+    `trace`: the drafts recorded along that text, if a recorded acceptance is replayed; the noise is then unused.
     """
 
     id: int
@@ -84,7 +84,7 @@ class Request:
 
     @property
     def committed(self) -> int:
-        """Positions that the pages hold: all tokens but the anchor (the prompt alone before prefill)."""
+        """Positions in the KV pages: all tokens but the anchor (before prefill: those of the prompt)."""
         return len(self.prompt_ids) + max(0, len(self.output) - 1)
 
     @property
@@ -92,14 +92,14 @@ class Request:
         return self.output[-1] if self.output else self.prompt_ids[-1]
 
     def room(self, context: int) -> int:
-        """Tokens it may still emit, by its own limit and by the model's context."""
+        """Tokens it may still emit, limited by max_tokens and by the model's `context`."""
         left = context - len(self.prompt_ids) - len(self.output)
         return min(self.sampling.max_tokens - len(self.output), left)
 
-    def slots_needed(self, context: int, block: int) -> int:
-        """Page slots for all that it may hold, before its first run; nothing takes up a text where it was left.
+    def tokens_needed(self, context: int, block: int) -> int:
+        """Tokens of page space for everything it may hold, asked before its first run; runs are never resumed.
 
-        Raises UsageError for a prompt that is empty or leaves no room.
+        `block`: draft tokens a round. Raises UsageError for a prompt that is empty or leaves no room.
         """
         assert not (self.output or self.finished), f"request {self.id} has run before"
         size = len(self.prompt_ids)
@@ -112,6 +112,6 @@ class Request:
 
 
 def prompt_name(name: str) -> str:
-    """A request's name without the number of its replica: `math-01#2` is of the prompt math-01."""
+    """A request's name without its replica number: `math-01#2` -> `math-01`."""
     prompt, sign, replica = name.rpartition("#")  # a file of prompts may have a # in its own name
     return prompt if sign and replica.isdecimal() else name

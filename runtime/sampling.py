@@ -1,6 +1,6 @@
-"""From logits to a token: one function for target and drafter, so that what is sampled is what is tested.
+"""From logits to a token, by the same functions for target and drafter.
 
-Rules (design: acceptance). Coupled: argmax(logits / T + Gumbel noise of (request, position)), the same noise for
+Acceptance rules. Coupled: argmax(logits / T + Gumbel noise of (request, position)), the same noise for
 draft and target. Residual and block: inverse-CDF draws whose uniforms are keyed by (request, position, round, purpose).
 """
 
@@ -21,7 +21,7 @@ from dsbench.runtime.request import Request
 
 
 class Purpose(IntEnum):
-    """What a uniform of the residual or block rule is for; part of its key, so that no two uses share a number."""
+    """Use of a uniform in the residual or block rule; part of its key, so that no two uses share a number."""
 
     DRAFT = 1
     ACCEPT = 2
@@ -41,7 +41,7 @@ class Sampling:
     top_p: Tensor  # fp32, 1 = off
     seed: Tensor  # int64
     round: Tensor  # int64, verify rounds so far
-    plain: bool  # nobody uses top-k or top-p
+    unfiltered: bool  # no request uses top-k or top-p
 
     def rows(self, index: Tensor | slice) -> Sampling:
         """The settings of rows that belong to requests `index` [n]."""
@@ -51,11 +51,12 @@ class Sampling:
             top_p=self.top_p[index],
             seed=self.seed[index],
             round=self.round[index],
-            plain=self.plain,
+            unfiltered=self.unfiltered,
         )
 
 
 def sampling_of(requests: Sequence[Request], device: torch.device) -> Sampling:
+    """The settings of host requests, as tensors on `device`."""
     params = [r.sampling for r in requests]
     return Sampling(
         temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
@@ -63,17 +64,17 @@ def sampling_of(requests: Sequence[Request], device: torch.device) -> Sampling:
         top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
         seed=torch.tensor([p.seed for p in params], dtype=torch.int64, device=device),
         round=torch.tensor([r.rounds for r in requests], dtype=torch.int64, device=device),
-        plain=not any(p.truncates for p in params),
+        unfiltered=not any(p.truncates for p in params),
     )
 
 
 def kept_of(logits: Tensor, sampling: Sampling) -> Kept | None:
-    """What top-k and top-p leave of logits [n, V]; None where nobody asks for them."""
-    return None if sampling.plain else truncate(logits, sampling.temperature, sampling.top_k, sampling.top_p)
+    """The top-k and top-p bounds of logits [n, V]; None where no request uses them."""
+    return None if sampling.unfiltered else truncate(logits, sampling.temperature, sampling.top_k, sampling.top_p)
 
 
 def admissible(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [n, V] in fp32 with what top-k and top-p exclude at -inf."""
+    """Logits [n, V] in fp32, -inf where top-k or top-p exclude a token."""
     return kept_logits(logits, kept_of(logits, sampling))
 
 
@@ -91,14 +92,14 @@ def coupled_choice(logits: Tensor, sampling: Sampling, positions: Tensor, ids: T
 
 
 def coupled_draw(logits: Tensor, sampling: Sampling, positions: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`coupled_choice` and the features [n, 6] of the law it drew from (kernels/draft_stats.py)."""
+    """`coupled_choice` and the features [n, 6] of the law it drew from (kernels/draft/stats.py)."""
     kept = kept_of(logits, sampling)
     winner, features = coupled_stats(logits, sampling.temperature, sampling.seed, positions, ids, kept)
     return ids_at(ids, winner), features
 
 
 def law_features(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Features [n, 6] that know no noise, so that they anticipate no draw."""
+    """Features [n, 6] that do not depend on the noise, and so not on the draw."""
     return law_stats(logits, sampling.temperature, kept_of(logits, sampling))
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dsbench.errors import UsageError
-from dsbench.workloads.dice import uniform
 from dsbench.workloads.recorded import Recorded, read_recorded
+from dsbench.workloads.rng import uniform
 
 CLOSED = "closed"
 RATES = "e.g. --request-rate 2,4,8; `closed` keeps the batch full"

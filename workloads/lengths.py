@@ -15,8 +15,8 @@ from typing import Literal
 
 from dsbench.errors import UsageError
 from dsbench.runtime.request import Request
-from dsbench.workloads.dice import uniform
 from dsbench.workloads.recorded import FILES, MOST, read_recorded
+from dsbench.workloads.rng import uniform
 
 Part = Literal["prompt", "output"]
 GRAMMAR = "e.g. 128  64:512  64=3,512=1  lognormal:128:0.6  FILE.csv"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from dsbench.workloads.dice import shuffled
 from dsbench.workloads.passages_crafts import CRAFTS
 from dsbench.workloads.passages_towns import TOWNS
+from dsbench.workloads.rng import shuffled
 
 EACH = 130
 GENERAL = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from dsbench.workloads.dice import Dice, fill
+from dsbench.workloads.rng import Rng, fill
 
 EACH = 31
 # fmt: off
@@ -20,7 +20,7 @@ NAMES = (
 )
 # fmt: on
 
-Numbers = Callable[[Dice], Mapping[str, int]]
+Numbers = Callable[[Rng], Mapping[str, int]]
 STORIES: tuple[tuple[str, Numbers], ...] = (
     (
         "{n} packs {a} crates of pears with {b} pears in each crate. Then {c} pears turn out to be bruised and are "
@@ -236,9 +236,9 @@ TEMPLATES = tuple(text for text, _ in STORIES)
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August")
 
 
-def _tell(text: str, numbers: Numbers, dice: Dice) -> str:
-    first, second = dice.sample(NAMES, 2)
-    values: dict[str, object] = dict(numbers(dice))
+def _tell(text: str, numbers: Numbers, rng: Rng) -> str:
+    first, second = rng.sample(NAMES, 2)
+    values: dict[str, object] = dict(numbers(rng))
     if "mo" in values:
         values["mo"] = MONTHS[int(str(values["mo"])) - 1]
     return text.format(n=first, m=second, **values)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dsbench.workloads import training_math
-from dsbench.workloads.dice import shuffled
+from dsbench.workloads.rng import shuffled
 
 Family = tuple[tuple[str, ...], tuple[str, ...]]  # forms with a place for {x}, and what may stand there
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from dsbench.workloads.dice import Dice, fill
+from dsbench.workloads.rng import Rng, fill
 
 EACH = 22
 PEOPLE = ("Ada", "Ben", "Clara", "Dev", "Elif", "Finn", "Gita", "Hugo", "Isla", "Jonas", "Kira", "Leo", "Mona", "Otto")
 
-PATTERNS: tuple[tuple[str, Callable[[Dice], Mapping[str, int]]], ...] = (
+PATTERNS: tuple[tuple[str, Callable[[Rng], Mapping[str, int]]], ...] = (
     (
         "There were {a} candles in {p}'s drawer. A power cut used up {b} of them, after which {p} bought {c} packets "
         "of {e}. What is the number of candles now?",
@@ -146,9 +146,9 @@ PATTERNS: tuple[tuple[str, Callable[[Dice], Mapping[str, int]]], ...] = (
 TEMPLATES = tuple(text for text, _ in PATTERNS)
 
 
-def _ask(text: str, numbers: Callable[[Dice], Mapping[str, int]], dice: Dice) -> str:
-    first, second = dice.sample(PEOPLE, 2)
-    return text.format(p=first, q=second, **numbers(dice))
+def _ask(text: str, numbers: Callable[[Rng], Mapping[str, int]], rng: Rng) -> str:
+    first, second = rng.sample(PEOPLE, 2)
+    return text.format(p=first, q=second, **numbers(rng))
 
 
 def prompts() -> tuple[str, ...]:

@@ -18,9 +18,9 @@ from types import MappingProxyType
 
 from dsbench.errors import UsageError
 from dsbench.workloads import prompts_chat, prompts_code, prompts_longtext, prompts_math, prompts_poetry
-from dsbench.workloads.dice import shuffled
 from dsbench.workloads.jsonl import Messages, read_messages
 from dsbench.workloads.pull import REAL_SETS, is_pulled, pulled_path
+from dsbench.workloads.rng import shuffled
 
 BUILT_IN: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
     {

@@ -21,7 +21,7 @@ from dsbench.results.labels import finished_cells
 from dsbench.results.metrics import held_in
 from dsbench.results.store import Cell, RunStore, StoredCell
 from dsbench.stats.block_noise import Measured, Sides, Spread, measure, prior_of, same_texts, weigh
-from dsbench.stats.intervals import LEAST_TOLD, Held, verdict
+from dsbench.stats.intervals import LEAST_PROMPTS_JUDGED, Held, verdict
 
 TABLES = ("requests", "steps", "rounds")
 
@@ -106,7 +106,7 @@ def _judged(
     seed: int,
 ) -> Compared:
     found = measure(sides, prior, band=band, seed=seed)
-    low = found.ratio.low if found.ratio.n >= LEAST_TOLD else None
+    low = found.ratio.low if found.ratio.n >= LEAST_PROMPTS_JUDGED else None
     return Compared(
         cell=pair[0].cell,
         modes=(pair[0].cell.mode, pair[1].cell.mode),

@@ -65,7 +65,7 @@ class Deployment:
         else:
             drafter = self.chain
         arm.check_block(drafter.block)
-        if arm.policy == "free" and not (drafter.token_free or self.target.random):
+        if arm.policy == "free" and not (drafter.has_token_free or self.target.random):
             raise EnvironmentRefused(
                 f"mode {arm.name} needs token-free confidences, and this drafter has no head for them",
                 hint="train one with `dsbench train`, or give --mode compact",

@@ -1,4 +1,4 @@
-"""The memory ledger of a run: what each part takes, in bytes, and what is left of the peak. In run.json as `memory`."""
+"""Memory use of a run in bytes: each part, and the rest of the peak. In run.json as `memory`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PEAKS = {"cuda": "reserved by torch on the device", "cpu": "resident in the proc
 RESTS = {"cuda": "temporary buffers", "cpu": "temporary buffers, interpreter, libraries"}
 
 
-def ledger(engines: Engines) -> dict[str, Any]:
+def memory_of(engines: Engines) -> dict[str, Any]:
     """Sums over the tensors of the engines' models, pools and captured executors, beside the peak of the process.
 
     rest: the peak less all that is listed; no less than 0, since pages of a CPU that nobody touched are not resident.

@@ -99,8 +99,8 @@ def plain_samples(timed: Sequence[Timed]) -> list[CostSample]:
     samples = []
     for t in timed:
         at = (t.cell.requests, t.cell.rows, t.context)
-        samples += [CostSample(*at, seconds, "plain", t.number, t.slowdown) for seconds in t.verify]
-        samples.append(CostSample(*at, t.step, "plain step", t.number, t.slowdown))
+        samples += [CostSample(*at, seconds, "no-draft", t.number, t.slowdown) for seconds in t.verify]
+        samples.append(CostSample(*at, t.step, "no-draft step", t.number, t.slowdown))
     return samples
 
 

@@ -27,7 +27,7 @@ def rescaled(trace: Trace, name: str) -> Trace:
     curve, words = published_curve(name, trace.block)
     drafts = [row.drafts for row in trace.rows]
     logits = np.concatenate([d.logits for d in drafts]).astype(np.float64)
-    free = np.concatenate([d.free for d in drafts]).astype(np.float64)
+    free = np.concatenate([d.token_free for d in drafts]).astype(np.float64)
     left = np.concatenate([d.left for d in drafts])
     visited = np.ones(len(left))
     offsets = np.zeros(trace.block)
@@ -46,7 +46,7 @@ def rescaled(trace: Trace, name: str) -> Trace:
 
 
 def _drafts(match: Array, logits: Array, free: Array) -> DraftTrace:
-    return DraftTrace(match=match.astype(np.int8), logits=logits.astype(np.float32), free=free.astype(np.float32))
+    return DraftTrace(match=match.astype(np.int8), logits=logits.astype(np.float32), token_free=free.astype(np.float32))
 
 
 def fit_offsets(

@@ -96,12 +96,12 @@ def drafts_along(
     match = [matched(r.drafts, output[r.output_index :]) for r in rounds]
     logits, free = (
         np.array(values, np.float64).reshape(-1, block)
-        for values in ([r.logits for r in rounds], [r.free_logits for r in rounds])
+        for values in ([r.logits for r in rounds], [r.token_free_logits for r in rounds])
     )
     return DraftTrace(
         match=np.array(match, np.int8),
         logits=_calibrated(deployment, event, "conditioned", logits),
-        free=_calibrated(deployment, event, "free", free),
+        token_free=_calibrated(deployment, event, "free", free),
     )
 
 

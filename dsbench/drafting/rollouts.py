@@ -78,12 +78,12 @@ def roll_out(
 def rounds_frame(event: EventKey, rollouts: Mapping[str, Sequence[Rollout]]) -> pd.DataFrame:
     """One row a round, with the raw logits of both heads: all that a calibration is fitted to."""
     rows = [
-        (str(event), name, number, record.accepted, record.window, record.logits, record.free_logits)
+        (str(event), name, number, record.accepted, record.window, record.logits, record.token_free_logits)
         for name, own in rollouts.items()
         for number, rollout in enumerate(own)
         for record in rollout.rounds
     ]
-    names = ["event", "workload", "request", "accepted", "window", "logits", "free_logits"]
+    names = ["event", "workload", "request", "accepted", "window", "logits", "token_free_logits"]
     whole = {"request": "int32", "accepted": "int8", "window": "int8"}
     return pd.DataFrame(rows, columns=names).astype(whole)
 

@@ -1,7 +1,7 @@
 """Microseconds of an op at a size, its limit on this device, and its reference's time beside it.
 
 On CUDA a call is one of many in a captured graph, and each has inputs of its own, so that together they exceed the L2
-cache; graphs of all sizes of a batch are replayed in turn, in random order. On a CPU plain calls.
+cache; graphs of all sizes of a batch are replayed in turn, in random order. On a CPU without graphs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def measure_ceilings(device: torch.device, dtype: torch.dtype, repeats: int, see
     side = MULTIPLIED[device.type]
     a, b = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
     target, product = torch.empty_like(source), torch.empty_like(a)
-    # a plain copy in a graph is left to the copy engine, which is slower than kernels are
+    # a copy in a graph is left to the copy engine, which is slower than kernels are
     eager: list[Run] = [lambda: torch.bitwise_not(source, out=target), lambda: torch.mm(a, b, out=product)]
     runs = [captured(run, device, notice)[0] for run in eager]
     times = interleaved(runs, device, seed, repeats=repeats, behind=True)
@@ -166,8 +166,8 @@ def prepare(
     """Inputs made, results compared, calls captured; the Result alone where the results are wrong."""
     first = members[0]
     assert first.cost is not None, f"{first.name} has no cost"
-    plain = first.make_inputs(torch.Generator(device).manual_seed(seed), size.case, **size.options)
-    inputs = in_dtype(plain, dtype)
+    exact = first.make_inputs(torch.Generator(device).manual_seed(seed), size.case, **size.options)
+    inputs = in_dtype(exact, dtype)
     moved, flops = first.cost(**inputs)
     limit = ceilings.limit(moved, flops)
     result = _result(size, moved, flops, limit)
@@ -175,13 +175,13 @@ def prepare(
     if reason := unaffordable(size, inputs, device):
         result.notes.append(f"not checked: {reason}")
     else:
-        result.wrong, seconds = compare(members, plain if size.family in IN_FP32 else inputs)
+        result.wrong, seconds = compare(members, exact if size.family in IN_FP32 else inputs)
         result.checked = not result.wrong
         if size.family in IN_FP32 and dtype != torch.float32:
             result.notes.append("checked in fp32: a rounded logit changes a token, and with it all that follow")
     if result.wrong:
         return result
-    del plain
+    del exact
     count = input_sets(moved, size_of(inputs), free_memory(device))
     most = most_calls(first.call(inputs), device)
     result.calls = min(max(count, round(SPAN / limit)), most)
@@ -192,7 +192,7 @@ def prepare(
     if device.type == "cuda" and result.executor == EAGER:
         result.notes.append("not captured: the host's time counts")
     if first.unfused is not None:
-        result.notes.append("beside it: a loop of plain ops and the draw's own kernel")
+        result.notes.append("beside it: a loop of torch ops and the draw's own kernel")
         loops = _in_turn([first.unfused(x) for x in sets], result.calls, device)
         beside = captured(loops, device, notice)[0]
         return Prepared(result=result, run=run, reference=beside, reference_calls=result.calls)
@@ -200,8 +200,8 @@ def prepare(
         result.notes.append(f"reference not timed: {reason}")
         return Prepared(result=result, run=run, reference=None, reference_calls=0)
     calls = max(1, min(result.calls, int(LONGEST[device.type] / seconds)))
-    plain_calls: list[Run] = [lambda x=x: first.reference(**x) for x in sets]  # type: ignore[misc]
-    reference = _in_turn(plain_calls, calls, device)
+    uncaptured_calls: list[Run] = [lambda x=x: first.reference(**x) for x in sets]  # type: ignore[misc]
+    reference = _in_turn(uncaptured_calls, calls, device)
     if size.family in WAITING:
         result.notes.append("reference timed without a graph: it waits for the device")
     else:

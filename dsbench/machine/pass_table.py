@@ -13,16 +13,16 @@ from dsbench.profiles.fit import CostSample
 class RoundTimes:
     """Median seconds at R requests and S context tokens in all.
 
-    plain: without a drafter; least: one row a request, beside a drafter; full: the whole block of every request.
+    no_draft: without a drafter; least: one row a request, beside a drafter; full: the whole block of every request.
     """
 
     requests: int
     context: int
     draft: float
-    plain: float
+    no_draft: float
     least: float
     full: float
-    plain_step: float
+    no_draft_step: float
     full_step: float
 
     @property
@@ -51,10 +51,10 @@ def round_times(samples: Iterable[CostSample]) -> list[RoundTimes]:
                 requests=requests,
                 context=context,
                 draft=median["draft", *at, 0],
-                plain=median["plain", *at, least],
+                no_draft=median["no-draft", *at, least],
                 least=median["pass", *at, least],
                 full=median["pass", *at, most],
-                plain_step=median["plain step", *at, least],
+                no_draft_step=median["no-draft step", *at, least],
                 full_step=median["step", *at, most],
             )
         )
@@ -68,7 +68,7 @@ def print_rounds(lines: Sequence[RoundTimes]) -> None:
     print("    R context/R    draft  verify: none  1 row  block  step: none   block  draft/passes  host/step")
     for t in lines:
         ms = "{:8.3f} {:13.3f} {:6.3f} {:6.3f} {:11.3f} {:7.3f}".format(
-            *(1e3 * s for s in (t.draft, t.plain, t.least, t.full, t.plain_step, t.full_step))
+            *(1e3 * s for s in (t.draft, t.no_draft, t.least, t.full, t.no_draft_step, t.full_step))
         )
         shares = f"{100 * t.draft_share:12.1f}% {100 * t.host_share:9.1f}%"
         print(f"{t.requests:>5} {t.context / t.requests:>9.0f} {ms} {shares}")

@@ -115,7 +115,7 @@ def save_trace(trace: Trace, path: Path) -> None:
             "match": _lists([d.match for d in drafts], np.int8),
             "censored": _lists([d.censored for d in drafts], np.bool_),
             "logits": _lists([d.logits.ravel() for d in drafts], np.float16),
-            "free": _lists([d.free.ravel() for d in drafts], np.float16),
+            "free": _lists([d.token_free.ravel() for d in drafts], np.float16),
         }
     )
     head = {
@@ -181,7 +181,7 @@ def _trace(table: Any, head: dict[str, Any], digest: str) -> Trace:
             drafts=DraftTrace(
                 match=match[i],
                 logits=logits[i].astype(np.float32).reshape(-1, block),
-                free=free[i].astype(np.float32).reshape(-1, block),
+                token_free=free[i].astype(np.float32).reshape(-1, block),
             ),
         )
         for i in range(len(names))

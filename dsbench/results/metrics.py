@@ -266,7 +266,7 @@ def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
 
     Where rounds overlap, a request that has ended holds its seat until that is known: the step is one of `batch`.
     """
-    taken = steps["seats" if "seats" in steps and batch is not None else "requests"]
+    taken = steps["occupied" if "occupied" in steps and batch is not None else "requests"]
     full = steps[taken == batch] if batch is not None else steps[taken > 0]
     share = (len(full) / len(steps) if len(steps) else 0.0) if batch is not None else None
     body: dict[str, Any] = {"steps": len(steps), "full_steps": share}

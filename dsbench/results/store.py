@@ -27,7 +27,7 @@ from dsbench.results.store_shape import COLUMNS, cell_fault, column_fault, run_f
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
+SCHEMA = 2
 TABLES = ("steps", "rounds", "requests")
 FACTS = "repeat.json"  # of a repeat: its place in the order, warm-up, what else ran on the machine
 DRAFTS = (

@@ -46,7 +46,7 @@ def later_ceiling(record: RoundRecord, request: Request, rule: str) -> int:
     """
     if record.ceiling != UNSEEN or rule != "coupled":
         return record.ceiling
-    block = len(record.free_logits)
+    block = len(record.token_free_logits)
     future = request.output[record.output_index :]
     for depth, draft in enumerate(record.drafts):
         if depth >= len(future):

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsbench.profiles.cost import CostTable, StepShape, load_cost_table
-from dsbench.profiles.fit import plain_pass
-from dsbench.profiles.plain import PlainPass
+from dsbench.profiles.fit import no_draft_pass
+from dsbench.profiles.no_draft import NoDraftPass
 from dsbench.profiles.samples import load_samples, samples_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of the parts of a round. Without `plain`, a pass of arm none costs what one row a request does."""
+    """Seconds of the parts of a round. Without `no_draft`, a pass of arm none costs what one row a request does."""
 
     table: CostTable
-    plain: PlainPass | None = None
+    no_draft: NoDraftPass | None = None
 
     def draft(self, requests: int, context: int, skipped: int) -> float:
-        """`skipped` slots of the block are not drafted; a table from before slots were timed prices the whole block."""
+        """Seconds of a draft without its last `skipped` depths; a table without depth times prices the full block."""
         return self.table.draft_seconds(requests, context, skipped)
 
     def verify(self, requests: int, rows: int, context: int) -> float:
@@ -27,13 +27,13 @@ class Costs:
 
     def alone(self, requests: int, context: int) -> float:
         """A pass of one row a request where there is no drafter."""
-        if self.plain is None:
+        if self.no_draft is None:
             return self.verify(requests, requests, context)
-        return self.plain.of(requests, context)
+        return self.no_draft.of(requests, context)
 
     def bare(self, requests: int, context: int) -> float:
-        """A plain round of an arm that drafts in others."""
-        return self.table.plain_seconds(requests, context)
+        """A no-draft round of an arm that drafts in others."""
+        return self.table.no_draft_seconds(requests, context)
 
     def tier(self, rows: int) -> int:
         """Rows that really run."""
@@ -48,4 +48,4 @@ def load_costs(path: Path) -> Costs:
     """A table, and the samples beside it where there are any. Raises UsageError for a file that is no cost table."""
     table = load_cost_table(path)
     samples = load_samples(path) if samples_path(path).exists() else []
-    return Costs(table=table, plain=plain_pass(samples))
+    return Costs(table=table, no_draft=no_draft_pass(samples))

@@ -191,7 +191,7 @@ def doubts(plan: Simulation, arm: Arm) -> list[str]:
     found = []
     if table.contract.get("executor") == "overlap" and not plan.captured(arm):
         found.append(UNTIMED_HOST)
-    if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.slot_bias == 0:
+    if captured and 0 < arm.depth(plan.trace.block) < plan.trace.block and table.depth_bias == 0:
         found.append(UNTIMED_SLOTS)
     return found
 

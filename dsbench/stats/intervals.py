@@ -22,7 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 DRAWS = 2000
 LEVEL = 0.95
-LEAST_TOLD = 5  # fewer prompts than this give no verdict: their resamples do not reach far enough
+LEAST_PROMPTS_JUDGED = 5  # fewer prompts than this give no verdict: their resamples do not reach far enough
 LEAST_PROMPTS = 8  # fewer common prompts than this are not halved
 BAND = 0.02  # relative noise band where no A/A run has measured one
 WORDS = ("FASTER", "SLOWER", "SAME", "UNCLEAR")
@@ -218,11 +218,11 @@ def halves(held: Mapping[Key, Held]) -> tuple[dict[Key, Held], dict[Key, Held], 
 
 
 def verdict(ratio: Interval | None, *, band: float = BAND) -> str:
-    """FASTER or SLOWER: the whole interval lies beyond the noise band, 1 / (1 + band) to 1 + band; SAME: inside it.
+    """FASTER or SLOWER: the interval lies beyond the noise band, 1 / (1 + band) to 1 + band; SAME: inside it.
 
-    UNCLEAR: it crosses an edge of the band, there is no interval, or it is of fewer than LEAST_TOLD prompts.
+    UNCLEAR: it crosses an edge of the band, there is no interval, or it is of fewer than LEAST_PROMPTS_JUDGED prompts.
     """
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.n < LEAST_TOLD:
+    if ratio is None or ratio.low is None or ratio.high is None or ratio.n < LEAST_PROMPTS_JUDGED:
         return "UNCLEAR"
     least, most = 1 / (1 + band), 1 + band
     if ratio.low > most:

@@ -17,7 +17,7 @@ import torch
 from dsbench.deploy.cost_file import cost_file
 from dsbench.deploy.deployment import Deployment, deploy, environment, has_drafter, sources_digest
 from dsbench.deploy.engines import Engines
-from dsbench.deploy.memory import ledger
+from dsbench.deploy.memory import memory_of
 from dsbench.deploy.replay import replay_queue, replaying
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import CalibrationSet
@@ -101,7 +101,9 @@ class EngineBench:
                 spread=cell.start == "spread",
             )
         worker = f"{socket.gethostname()} {os.getpid()}"
-        return Measured(tables=tables, facts={**warm, "machine": facts, "worker": worker}, memory=ledger(self.engines))
+        return Measured(
+            tables=tables, facts={**warm, "machine": facts, "worker": worker}, memory=memory_of(self.engines)
+        )
 
     def close(self) -> None:
         self.machine.close()

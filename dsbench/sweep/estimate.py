@@ -74,7 +74,7 @@ def token_seconds(arm: Arm, table: CostTable, survival: Sequence[float], batch: 
         return pace(window, window, window)
     if arm.policy == "full":
         return pace(block, block, block)
-    if arm.sees_whole_block:
+    if arm.drafts_full_block:
         best = min(range(block + 1), key=lambda w: pace(w, w, block))
         return pace(best, block, block)
     return min(pace(w, w, max(w, 1)) for w in range(block + 1))

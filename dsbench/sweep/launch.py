@@ -1,7 +1,7 @@
-"""Who measures the repeats: this process, or workers that may die. No torch.
+"""Launchers of a sweep: measure the repeats in this process, or on a pool of workers that may die. No torch.
 
-A worker has one device and one task at a time. Blocks are dealt to workers whole; a task whose worker dies is begun
-again on another worker, so that what was lost is that one repeat.
+A worker has one device and runs one task at a time. It is given a full block of tasks; a task whose worker dies is run
+again on another worker, so that only that repeat is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dsbench.sweep.order import Block, Measured, Task
 
-ATTEMPTS = 3  # a task that took this many workers with it is given up
+ATTEMPTS = 3  # a task whose worker died this often is given up
 
 
 class Bench(Protocol):
@@ -23,8 +23,8 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
-    """A crew of one: this process."""
+class LocalLauncher:
+    """Measures in this process."""
 
     bench: Bench
 
@@ -38,44 +38,44 @@ class Here:
         return []
 
 
-class Staff(Protocol):
-    """Workers by number."""
+class WorkerPool(Protocol):
+    """Workers, known by number."""
 
-    def hire(self) -> int:
-        """A new worker."""
+    def add(self) -> int:
+        """Adds an idle worker; returns its number."""
 
     def start(self, worker: int, task: Task) -> None:
-        """Has an idle worker begin a task."""
+        """Starts a task on an idle worker."""
 
     def wait(self) -> tuple[int, Measured | None]:
-        """The next worker that ends its task, and the outcome; None: it died of it, or otherwise."""
+        """Waits for the next worker that ends its task; returns its number and the outcome, None if it died."""
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
-    """A crew of `count` workers."""
+class PoolLauncher:
+    """Measures on `count` workers of a pool; replaces those that die."""
 
-    staff: Staff
+    pool: WorkerPool
     count: int
 
     def work(
         self, blocks: Sequence[Block], began: Callable[[Task], None], receive: Callable[[Task, Measured], None]
     ) -> list[Task]:
         waiting, given_up, deaths = deque(map(deque, blocks)), list[Task](), Counter[Task]()
-        hands: dict[int, deque[Task]] = {}  # what each worker has left of its block, its present task first
+        assigned: dict[int, deque[Task]] = {}  # the rest of each worker's block, its current task first
 
         def deal(worker: int, block: deque[Task]) -> None:
             block = block or (waiting.popleft() if waiting else block)
             if block:
-                hands[worker] = block
+                assigned[worker] = block
                 began(block[0])
-                self.staff.start(worker, block[0])
+                self.pool.start(worker, block[0])
 
         for _ in range(min(self.count, len(blocks))):
-            deal(self.staff.hire(), deque())
-        while hands:
-            worker, measured = self.staff.wait()
-            block = hands.pop(worker)
+            deal(self.pool.add(), deque())
+        while assigned:
+            worker, measured = self.pool.wait()
+            block = assigned.pop(worker)
             task = block.popleft()
             if measured is not None:
                 receive(task, measured)
@@ -87,5 +87,5 @@ class Workers:
             else:
                 given_up.append(task)
             if block or waiting:
-                deal(self.staff.hire(), block)
+                deal(self.pool.add(), block)
         return given_up

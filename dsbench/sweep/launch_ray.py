@@ -1,4 +1,4 @@
-"""Workers of a Ray cluster: an actor a device, each with a bench of its own. Needs the extra `ray`."""
+"""Workers of a Ray cluster: one actor a device, each with its own bench. Needs the extra `ray`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dsbench.sweep.order import Measured, Task
 
 
 def _facts(setting: Any) -> dict[str, str]:
-    """What must be the same of all workers."""
+    """Facts that all workers must share."""
     return {**setting.contract, "sources": setting.code}
 
 
-class Holder:
-    """What lives in an actor: a bench, made at the first call, so that what it refuses comes back as an error."""
+class BenchActor:
+    """The class of an actor: owns a bench, made at the first call so that its errors reach the caller."""
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], wanted: dict[str, str] | None) -> None:
         self.make, self.arguments, self.wanted = make, arguments, wanted  # wanted: of _facts, if known yet
@@ -40,10 +40,11 @@ class Holder:
         return self.bench
 
 
-class RayStaff:
-    """Hires actors of the cluster at RAY_ADDRESS, or of this machine. All must measure under the first's contract.
+class RayWorkers:
+    """Starts actors on the cluster at RAY_ADDRESS, or on this machine. All must measure under the first's contract.
 
-    make(*arguments): the bench; gpus, cpus: what an actor takes. Raises UsageError where Ray is not installed.
+    make(*arguments): the bench; gpus, cpus: GPUs and CPU cores an actor reserves. Raises UsageError where Ray is not
+    installed.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class RayStaff:
             # By itself Ray counts cores; two workers of a small machine may share one.
             here = {} if address else {"num_cpus": max(os.cpu_count() or 1, cpus * local)}
             ray.init(address=address, include_dashboard=False, logging_level="error", **here)
-        self._actor = ray.remote(num_gpus=gpus, num_cpus=cpus, max_restarts=0)(Holder)
+        self._actor = ray.remote(num_gpus=gpus, num_cpus=cpus, max_restarts=0)(BenchActor)
         self._actors: dict[int, Any] = {}
         self._running: dict[Any, int] = {}
         self._idle = [self._new(None)]
         self._setting: Any = None
 
     def describe(self) -> Any:
-        """What the first worker measures on."""
+        """The setting of the first worker: contract, blocks, environment. Raises EnvironmentRefused if it died."""
         try:
             self._setting = self._setting or self._get(self._actors[0].describe.remote())
         except self.ray.exceptions.RayActorError:
@@ -77,10 +78,10 @@ class RayStaff:
         return self._setting
 
     def gpus(self) -> int:
-        """Of the cluster."""
+        """GPUs of the cluster."""
         return int(self.ray.cluster_resources().get("GPU", 0))
 
-    def hire(self) -> int:
+    def add(self) -> int:
         return self._idle.pop() if self._idle else self._new(_facts(self._setting) if self._setting else None)
 
     def start(self, worker: int, task: Task) -> None:

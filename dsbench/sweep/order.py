@@ -1,4 +1,4 @@
-"""Runs what is missing of a sweep: in which order, by whom, and what is kept of it. No torch.
+"""Runs the missing repeats of a sweep in a random order, and stores what each leaves. No torch.
 
 Arms of a (workload, batch size) are interleaved within a repeat, in random order: a block. A block stays on one device,
 so that its arms are compared on the same one.
@@ -40,15 +40,15 @@ Point = Sequence[tuple[str, Cell]]  # the arms of a (workload, batch size), with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a repeat left: its tables (steps, rounds, requests), facts for repeat.json, the memory ledger so far."""
+    """The outcome of a repeat: its tables (steps, rounds, requests), facts for repeat.json, memory use so far."""
 
     tables: Mapping[str, pd.DataFrame]
     facts: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] | None = None
 
 
-class Crew(Protocol):
-    """Who measures: this process, or workers elsewhere."""
+class Launcher(Protocol):
+    """Measures tasks: in this process, or on workers elsewhere."""
 
     def work(
         self, blocks: Sequence[Block], began: Callable[[Task], None], receive: Callable[[Task, Measured], None]
@@ -57,7 +57,7 @@ class Crew(Protocol):
 
 
 class Watcher(Protocol):
-    """Who is told how the sweep goes."""
+    """Follows the progress of a sweep."""
 
     def began(self, task: Task) -> None: ...
 
@@ -65,17 +65,17 @@ class Watcher(Protocol):
 
 
 def order_of(points: Sequence[Point], *, repeats: int, seed: int) -> list[Block]:
-    """Every repeat of every cell, once: a function of its arguments alone, so that a resumed sweep keeps to it."""
+    """Every repeat of every cell, once. Depends on its arguments alone, so that a resumed sweep has the same order."""
     blocks: list[Block] = []
     place = 0
     for point in points:
         for number in range(repeats):
             first = point[0][1]
-            dice = random.Random(
+            rng = random.Random(
                 f"{seed} {first.workload} {first.batch} {number}" + (f" {first.rate}" if first.arrivals else "")
             )
             block = []
-            for key, cell in dice.sample(list(point), len(point)):
+            for key, cell in rng.sample(list(point), len(point)):
                 block.append(Task(key=key, cell=cell, number=number, place=place))
                 place += 1
             blocks.append(tuple(block))
@@ -122,7 +122,7 @@ def run_missing(
     store: RunStore,
     points: Sequence[Point],
     body: Mapping[str, Any],
-    crew: Crew,
+    launcher: Launcher,
     watcher: Watcher,
     *,
     repeats: int,
@@ -138,23 +138,23 @@ def run_missing(
     store.write_run(body)
     done = {key: set(store.repeats(key)) for point in points for key, _ in point}
 
-    def settle(key: str, cell: Cell) -> None:
+    def finish_cell(key: str, cell: Cell) -> None:
         if done[key] >= set(range(repeats)):
             write_cell(store, key, cell, block=blocks[cell.mode], code=code)
 
     def receive(task: Task, measured: Measured) -> None:
         store.write_repeat(task.key, measured.tables, number=task.number, facts={"place": task.place, **measured.facts})
         done[task.key].add(task.number)
-        settle(task.key, task.cell)
+        finish_cell(task.key, task.cell)
         if measured.memory is not None:
             store.write_run({**body, "memory": measured.memory})
         watcher.ended(task, measured)
 
     for key, cell in itertools.chain(*points):
         if not store.tells(key, done[key], code):
-            settle(key, cell)
+            finish_cell(key, cell)
     left = [tuple(task for task in block if task.number not in done[task.key]) for block in order]
-    given_up = crew.work([block for block in left if block], watcher.began, receive)
+    given_up = launcher.work([block for block in left if block], watcher.began, receive)
     if store.cells():
         write_summary(store)
     return given_up

@@ -15,9 +15,9 @@ from dsbench.errors import IncompleteRun, UsageError
 from dsbench.profiles.contract import check_contract
 from dsbench.results.store import RunStore
 from dsbench.sweep.bench import EngineBench
-from dsbench.sweep.launch import Here, Workers
-from dsbench.sweep.launch_ray import RayStaff
-from dsbench.sweep.order import Crew, Point, Watcher, missing, run_missing
+from dsbench.sweep.launch import LocalLauncher, PoolLauncher
+from dsbench.sweep.launch_ray import RayWorkers
+from dsbench.sweep.order import Launcher, Point, Watcher, missing, run_missing
 from dsbench.sweep.plan import Setting, SweepPlan
 from dsbench.writing import note
 
@@ -53,7 +53,7 @@ def run_sweep(
     recorded = store.read_run() if store.exists else None
     if recorded is not None:
         check_settings(recorded, plan, store.folder)
-    crew, setting, close = _hire(plan, store.folder, notice)
+    launcher, setting, close = _launcher(plan, store.folder, notice)
     try:
         body = run_body(plan, setting, dict(sources))
         if recorded is not None:
@@ -67,7 +67,7 @@ def run_sweep(
                 store,
                 points,
                 body,
-                crew,
+                launcher,
                 watcher,
                 repeats=plan.config.repeats,
                 seed=plan.config.seed,
@@ -86,18 +86,20 @@ def points_of(plan: SweepPlan, setting: Setting, code: str) -> list[Point]:
     return [[(cell.key(setting.contracts[cell.mode], code), cell) for cell in point] for point in cells]
 
 
-def _hire(plan: SweepPlan, folder: Path, notice: Callable[[str], None]) -> tuple[Crew, Setting, Callable[[], None]]:
-    """Who measures, on what, and how to let them go."""
+def _launcher(
+    plan: SweepPlan, folder: Path, notice: Callable[[str], None]
+) -> tuple[Launcher, Setting, Callable[[], None]]:
+    """The launcher of the plan, the setting it measures on, and a call that releases it."""
     if plan.config.launcher == "local":
         bench = EngineBench(plan, folder, notice)
-        return Here(bench), bench.describe(), bench.close
+        return LocalLauncher(bench), bench.describe(), bench.close
     config, wanted = plan.config, plan.config.workers or 1
     on_gpu = pick_device(config).type == "cuda"
-    staff = RayStaff(
+    pool = RayWorkers(
         EngineBench, (plan, folder.resolve(), note), gpus=int(on_gpu), cpus=max(1, config.threads), local=wanted
     )
-    count = config.workers or max(1, staff.gpus())
-    return Workers(staff, count), staff.describe(), staff.close
+    count = config.workers or max(1, pool.gpus())
+    return PoolLauncher(pool, count), pool.describe(), pool.close
 
 
 def check_settings(recorded: Mapping[str, Any], plan: SweepPlan, folder: Path) -> None:

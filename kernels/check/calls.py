@@ -1,4 +1,4 @@
-"""Calls of ops as a runtime makes them: weights laid out once, what the host knows is told. Timed is the call alone."""
+"""Calls of ops as the runtime makes them, with weights laid out and host-side values passed. Only the call is timed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def projection_call(inputs: Inputs, *, exact: bool = False) -> Callable[[], Tens
 
 
 def block_call(inputs: Inputs) -> Callable[[], Block]:
-    """Ids and features of all slots; the part of the hidden states is made before, by one product for all."""
+    """Ids and features of all depths; the part of the hidden states is made before, by one product for all."""
     return partial(coupled_block, **_block_arguments(inputs))
 
 
 def block_loop(inputs: Inputs) -> Callable[[], Block]:
-    """As `block_call`, a plain op after the other for each slot."""
+    """As `block_call`, one torch op after another at each depth."""
     arguments = _block_arguments(inputs)
-    return partial(coupled_loop, **arguments, advance=arguments["head"].plain_advance)
+    return partial(coupled_loop, **arguments, advance=arguments["head"].unfused_advance)
 
 
 def block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -46,24 +46,24 @@ def block_reference(inputs: Inputs) -> tuple[Tensor, Tensor]:
 def block_triton(inputs: Inputs) -> Block:
     arguments = _block_arguments(inputs)
     arguments["head"] = arguments["head"].merged()
-    made: Block = triton_side("draft_head", "coupled_block")(most=max(arguments.pop("counts")), **arguments)
+    made: Block = triton_side("draft.head", "coupled_block")(most=max(arguments.pop("counts")), **arguments)
     return made
 
 
 def pages_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
-    """Keys over values in all pages but the last, which is nobody's, after a run on a copy of them."""
+    """Keys over values in all pages but the last (of no request), after a run on a copy of them."""
     copies = {name: inputs[name].clone() for name in ("keys", "values")}
     run(**inputs | copies)
     return torch.stack([x[:-1] for x in copies.values()])
 
 
 def bounds(kept: Kept) -> Tensor:
-    """Cut and last column of each row [n, 2] as fp64; where everything stays, the cut is the lowest fp32 number."""
+    """Cut and last column of each row [n, 2] as fp64; where everything is kept, the cut is the lowest fp32 number."""
     return torch.stack([kept.cut.double().clamp(min=torch.finfo(torch.float32).min), kept.last.double()], dim=1)
 
 
 def triton_side(module: str, name: str) -> Callable[..., Any]:
-    """A kernel's CUDA side. Its call imports triton, which a machine without a GPU need not have."""
+    """The Triton function `name` of kernels/<module>_triton.py; the call imports Triton, a CPU need not have it."""
     return lambda **inputs: getattr(import_module(f"dsbench.kernels.{module}_triton"), name)(**inputs)
 
 

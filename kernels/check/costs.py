@@ -33,11 +33,11 @@ def truncate_cost(logits: Tensor, **rest: Tensor) -> Cost:
 
 
 def block_cost(base: Tensor, anchor: Tensor, ids: Tensor | None, **rest: Any) -> Cost:
-    """W2 once for all slots, though each waits for the one before; e of each drawn token; what the draws need."""
-    (requests, slots), weights = base.shape[:2], {name: x for name, x in rest.items() if "." in name}
+    """W2 once for all depths, though each waits for the one before; e of each drawn token; what the draws need."""
+    (requests, block), weights = base.shape[:2], {name: x for name, x in rest.items() if "." in name}
     w2, w1 = weights["markov_w2.weight"], weights["markov_w1.weight"]
     steps = [weights[name] for name in ("state_proj.weight", "feature_proj.weight") if name in weights]
-    turns = requests * slots
+    turns = requests * block
     per_request = _bytes(anchor, *(rest[name] for name in ("start", "depth", "temperature", "seeds")))
     moved = _bytes(base, w2, ids, *steps) + turns * (w1.shape[1] * w1.element_size() + 8 + 24) + per_request
     products = 2 * (w2.numel() + sum(x.numel() for x in steps))
@@ -58,12 +58,12 @@ def add_norm_cost(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> 
     return 2 * _bytes(x) + summed + _bytes(gain), (4 if delta is None else 5) * x.numel()
 
 
-def rotate_cost(qkv: Tensor, cos: Tensor, slots: Tensor, keys: Tensor, **rest: Any) -> Cost:
+def rotate_cost(qkv: Tensor, cos: Tensor, cache_indices: Tensor, keys: Tensor, **rest: Any) -> Cost:
     """The rows once in and once out; three operations a rotated number, four before that where it is normed."""
     kept = len(qkv) * keys.shape[1] * keys.shape[3]
     queries = qkv.numel() - 2 * kept
     normed = (rest["q_norm"] is not None) * queries + (rest["k_norm"] is not None) * kept
-    read = _bytes(qkv, slots, rest["positions"]) + 2 * len(qkv) * cos.shape[1] * cos.element_size()
+    read = _bytes(qkv, cache_indices, rest["positions"]) + 2 * len(qkv) * cos.shape[1] * cos.element_size()
     written = queries * qkv.element_size() + 2 * kept * keys.element_size()
     return read + written, 3 * (queries + kept) + 4 * normed
 
@@ -83,7 +83,7 @@ def pack_cost(verified: Tensor, live: Tensor, context: Tensor, rows: int, **_: A
 def plan_cost(confidence: Tensor, scale: Tensor, offset: Tensor, limits: Tensor, live: Tensor, **rest: Any) -> Cost:
     """Logits, their maps and limits of the live requests, survival and windows of all, and what rows may need at most.
 
-    A survival is a sum, two products, an exponential and a quotient of a sum. The search is whole numbers.
+    A survival is a sum, two products, an exponential and a quotient of a sum. The search is in integers.
     """
     alive, (requests, block) = int(live), confidence.shape
     granted = torch.full_like(limits, min(block, rest["rows"] // alive - 1))

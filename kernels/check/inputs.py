@@ -1,6 +1,6 @@
 """Inputs of the registered ops, by case, on the generator's device: odd shapes, what must not be read poisoned.
 
-`odd=False` leaves out what a run has few of: greedy rows, exact ties, lost tokens, rows without a slot.
+`odd=False` leaves out what a run has few of: greedy rows, exact ties, lost tokens, rows whose cache index is -1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 Inputs = dict[str, Any]
 IN_FP32 = ("cos", "sin", "squares", "temperature", "confidence", "scale", "offset")  # whatever the model's dtype
 DRAW_CASES = ((1, 1), (3, 63), (17, 1000), (5, 4097), (3, 63, True), (5, 4097, True))  # see argmax_inputs
-BLOCK_CASES = (  # requests, slots, hidden, rank, draft vocabulary, head, one depth for all, whether that is the whole
+BLOCK_CASES = (  # requests, block, hidden, rank, draft vocabulary, head, one depth for all, whether that is the whole
     (1, 7, 24, 64, 1300, "rnn", True),
     (3, 4, 9, 5, 77, "rnn", False),
     (17, 3, 33, 8, 2049, "rnn", False),
@@ -110,12 +110,12 @@ def argmax_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: boo
 @there
 def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
     """Base logits past a request's depth are poisoned."""
-    n, slots, hidden, rank, vocab, kind, even, *whole = case
+    n, block, hidden, rank, vocab, kind, even, *whole = case
     inputs = argmax_inputs(generator, (n, vocab, *whole), odd=odd)
-    depth = torch.full((n,), slots) if even else torch.arange(n) % (slots + 1)
-    depth[-1] = slots
-    base = torch.randn(n, slots, vocab, generator=generator) * 2
-    base[torch.arange(slots) >= depth[:, None]] = float("nan")
+    depth = torch.full((n,), block) if even else torch.arange(n) % (block + 1)
+    depth[-1] = block
+    base = torch.randn(n, block, vocab, generator=generator) * 2
+    base[torch.arange(block) >= depth[:, None]] = float("nan")
     width = 4 * rank if kind == "deep" else rank
     sizes = {"markov_w1.weight": (3 * vocab, width), "markov_w2.weight": (vocab, rank)}
     sizes |= {
@@ -131,7 +131,7 @@ def block_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool
     weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in sizes.items()}
     return weights | {
         "kind": kind,
-        "hidden": torch.randn(n, slots, hidden, generator=generator),
+        "hidden": torch.randn(n, block, hidden, generator=generator),
         "base": base,
         "anchor": torch.randint(0, 3 * vocab, (n,), generator=generator),
         "start": inputs["positions"],
@@ -176,7 +176,7 @@ def truncate_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: b
 
 @there
 def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
-    """Pages in random order; what lies past a request's rows, and the page that is nobody's, is poisoned."""
+    """Pages in random order; what lies past a request's rows, and the page of no request, are poisoned."""
     counts, context, group, kv_heads, width, causal, window = case
     rows, start = torch.tensor(counts), torch.tensor(context)
     length = rows + start
@@ -227,19 +227,19 @@ def norm_inputs(generator: torch.Generator, case: tuple[int, int, bool]) -> Inpu
 
 @there
 def rotate_inputs(generator: torch.Generator, case: tuple[Any, ...], *, odd: bool = True) -> Inputs:
-    """Every third row has no slot; the last page of the pool is nobody's."""
+    """The cache index of every third row is -1; the last page of the pool belongs to no request."""
     m, heads, kv_heads, width, page, q_norm, k_norm = case
     pages, positions = -(-m // page) + 2, 50
-    slots = torch.randperm((pages - 1) * page, generator=generator)[:m]
+    cache_indices = torch.randperm((pages - 1) * page, generator=generator)[:m]
     if odd:
-        slots[2::3] = -1
+        cache_indices[2::3] = -1
     angles = torch.rand(positions, width // 2, generator=generator) * 100
     return {
         "qkv": torch.randn(m, (heads + 2 * kv_heads) * width, generator=generator),
         "cos": angles.cos(),
         "sin": angles.sin(),
         "positions": torch.randint(0, positions, (m,), generator=generator),
-        "slots": slots,
+        "cache_indices": cache_indices,
         "keys": torch.randn(pages, kv_heads, page, width, generator=generator),
         "values": torch.randn(pages, kv_heads, page, width, generator=generator),
         "q_norm": torch.randn(width, generator=generator) if q_norm else None,

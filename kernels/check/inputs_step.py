@@ -1,6 +1,6 @@
 """Inputs of the ops between a draft and its verdict, by case, on the generator's device; unread leftovers are absurd.
 
-Shapes: R requests, of which the last is nobody's where rows are packed; G block, W = G + 1, M rows.
+Shapes: R requests, of which the last is a dummy where rows are packed; G block, W = G + 1, M rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JUDGE_CASES = (  # requests, block, whether a text is recorded
     (3, 0, True),
     (17, 7, True),
 )
-PACK_CASES = (  # requests with nobody, live, block, rows, tokens a page
+PACK_CASES = (  # requests with the dummy, live, block, rows, tokens a page
     (2, 1, 7, 8, 16),
     (6, 3, 4, 41, 8),
     (20, 19, 7, 64, 4),
@@ -34,7 +34,7 @@ PLAN_CASES = (  # as PACK_CASES, and the budget
     (34, 33, 7, 132, 16, 0),
     (70, 68, 8, 200, 16, 90),
 )
-COMMIT_CASES = (  # seats, block, ids that end a text
+COMMIT_CASES = (  # slots, block, ids that end a text
     (1, 7, 1),
     (9, 4, 2),
     (5, 0, 1),
@@ -47,7 +47,7 @@ ABSURD = -(2**40)  # of what must not be read: as an index it would be seen
 
 @there
 def judge_inputs(generator: torch.Generator, case: tuple[int, int, bool], *, odd: bool = True) -> Inputs:
-    """Few ids, so that drafts match. Odd: some have fewer rows than they verified, some, as nobody, none."""
+    """Few ids, so that drafts match. Odd: some have fewer rows than they verified, some, like the dummy, none."""
     requests, block, pinned = case
     verified = torch.randint(0, block + 1, (requests,), generator=generator)
     counts = verified + 1
@@ -66,18 +66,20 @@ def judge_inputs(generator: torch.Generator, case: tuple[int, int, bool], *, odd
 
 @there
 def commit_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inputs:
-    """Few ids, so that texts end; little room; some ended before, some heed nothing, the last quarter sits empty."""
-    seats, block, stops = case
+    """Few ids, so that texts end; little room; some ended before, some do not stop at EOS, the last quarter of the
+    slots is free.
+    """
+    slots, block, stops = case
 
     def numbers(low: int, high: int, *size: int) -> Tensor:
-        return torch.randint(low, high, size or (seats,), generator=generator)
+        return torch.randint(low, high, size or (slots,), generator=generator)
 
     return {
         "accepted": numbers(0, block + 1),
-        "tokens": numbers(0, 9, seats, block + 1),
+        "tokens": numbers(0, 9, slots, block + 1),
         "eos": torch.arange(stops),
-        "heeds": numbers(0, 2),
-        "live": torch.tensor([seats - seats // 4]),
+        "stops_at_eos": numbers(0, 2),
+        "live": torch.tensor([slots - slots // 4]),
         "anchor": numbers(0, 9),
         "start": numbers(5, 100),
         "emitted": numbers(1, 50),
@@ -89,7 +91,7 @@ def commit_inputs(generator: torch.Generator, case: tuple[int, int, int]) -> Inp
 
 @there
 def pack_inputs(generator: torch.Generator, case: tuple[int, int, int, int, int]) -> Inputs:
-    """As many drafts as rows allow at most; what slots beyond the live ones hold is absurd."""
+    """As many drafts as rows allow at most; what slots at or past `live` hold is absurd."""
     requests, live, block, rows, page = case
     verified = torch.randint(0, block + 1, (requests,), generator=generator).clamp(max=rows // live - 1)
     return {
@@ -102,7 +104,7 @@ def pack_inputs(generator: torch.Generator, case: tuple[int, int, int, int, int]
 def plan_inputs(generator: torch.Generator, case: tuple[int, int, int, int, int, int], *, odd: bool = True) -> Inputs:
     """Logits that tie within and across requests. Odd: limits of 0 and below, logits that say it is hopeless, or sure.
 
-    Maps of two events; what slots beyond the live ones hold is NaN.
+    Maps of two events; what slots at or past `live` hold is NaN.
     """
     *standing, budget = case
     requests, live, block = standing[:3]
@@ -132,7 +134,7 @@ def standing_inputs(generator: torch.Generator, case: tuple[int, ...]) -> Inputs
     requests, live, block, rows, page = case
     table = -(-(LONGEST + block + 1) // page)
     beyond = torch.arange(requests) >= live
-    beyond[-1] = False  # nobody's anchor and context are read
+    beyond[-1] = False  # the dummy's anchor and context are read
     context = torch.randint(0, LONGEST, (requests,), generator=generator)
     context[-1] = 0
     return {

@@ -1,4 +1,4 @@
-"""An op as the registry holds it: what is compiled, what it must equal, and how to make inputs for both."""
+"""An entry of the registry: the compiled op, its reference, and inputs for both."""
 
 from __future__ import annotations
 

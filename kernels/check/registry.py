@@ -1,4 +1,4 @@
-"""Every op as a pair: the compiled version and its plain-torch reference, with inputs and a tolerance that says why.
+"""Every op as a pair: the compiled version and its torch reference, with inputs, a tolerance and its reason.
 
 The one list that tests and `dsbench bench-kernels` walk. An op that is not here is not tested, so it must be here.
 """
@@ -66,7 +66,7 @@ def _draws() -> tuple[Op, ...]:
             cases=DRAW_CASES,
             tolerance=0.0,
             why="both name a token; scores differ by a few ulp of logs only, and ties of that size do not occur here",
-            cuda=triton_side("draft_stats", "gumbel_argmax"),
+            cuda=triton_side("draft.stats", "gumbel_argmax"),
             cost=costs.argmax_cost,
         ),
         Op(
@@ -77,7 +77,7 @@ def _draws() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=0.0,
             why="the token of gumbel_argmax",
-            cuda=lambda **inputs: triton_side("draft_stats", "coupled_stats")(**inputs)[0],
+            cuda=lambda **inputs: triton_side("draft.stats", "coupled_stats")(**inputs)[0],
             cost=costs.coupled_stats_cost,
         ),
         Op(
@@ -88,7 +88,7 @@ def _draws() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=2e-4,
             why="scores below 64 round at 2**-18, noise is good to 4e-6, g doubles it, log(g + 0.1) magnifies tenfold",
-            cuda=lambda **inputs: triton_side("draft_stats", "coupled_stats")(**inputs)[1],
+            cuda=lambda **inputs: triton_side("draft.stats", "coupled_stats")(**inputs)[1],
             cost=costs.coupled_stats_cost,
         ),
         Op(
@@ -99,7 +99,7 @@ def _draws() -> tuple[Op, ...]:
             cases=STATS_CASES,
             tolerance=3e-5,
             why="an entropy of up to 10 nats from fp32 exponentials of arguments rounded at 2**-19",
-            cuda=lambda logits, temperature, **_: triton_side("draft_stats", "law_stats")(
+            cuda=lambda logits, temperature, **_: triton_side("draft.stats", "law_stats")(
                 logits=logits, temperature=temperature
             ),
             cost=costs.law_stats_cost,
@@ -232,7 +232,7 @@ def _rows() -> tuple[Op, ...]:
             reference=lambda **inputs: pages_after(rotate_and_store_reference, inputs),
             cases=ROTATE_CASES,
             tolerance=1e-5,
-            why="as the queries; what nobody wrote stays as it was",
+            why="as the queries; unwritten entries are unchanged",
             cuda=lambda **inputs: pages_after(triton_side("rope", "rotate_and_store"), inputs),
             **turn,
         ),

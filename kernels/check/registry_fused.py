@@ -41,7 +41,7 @@ def fused_ops() -> tuple[Op, ...]:
             reference=fused.normed_qkv_reference,
             tolerance=4e-5,
             why=WHY + ", or a norm of heads and a turn more",
-            cuda=triton_side("fused", "normed_qkv"),
+            cuda=triton_side("fused.products", "normed_qkv"),
             **turn,
         ),
         Op(
@@ -49,8 +49,8 @@ def fused_ops() -> tuple[Op, ...]:
             compiled=lambda **inputs: pages_after(fused.normed_qkv, inputs),
             reference=lambda **inputs: pages_after(fused.normed_qkv_reference, inputs),
             tolerance=4e-5,
-            why="as the queries; what nobody wrote stays as it was",
-            cuda=lambda **inputs: pages_after(triton_side("fused", "normed_qkv"), inputs),
+            why="as the queries; unwritten entries are unchanged",
+            cuda=lambda **inputs: pages_after(triton_side("fused.products", "normed_qkv"), inputs),
             **turn,
         ),
         Op(
@@ -61,7 +61,7 @@ def fused_ops() -> tuple[Op, ...]:
             cases=GATE_CASES,
             tolerance=1e-4,
             why=WHY + ", and a product of two of them",
-            cuda=triton_side("fused", "normed_swiglu"),
+            cuda=triton_side("fused.products", "normed_swiglu"),
             cost=costs.normed_swiglu_cost,
         ),
         *_streams(
@@ -81,7 +81,7 @@ def fused_ops() -> tuple[Op, ...]:
             cases=PRODUCT_CASES,
             tolerance=4e-5,
             why=WHY,
-            cuda=triton_side("fused", "small_product"),
+            cuda=triton_side("fused.products", "small_product"),
             cost=costs.small_product_cost,
         ),
     )
@@ -94,7 +94,7 @@ def _streams(name: str, compiled: Any, reference: Any, kernel: str, **rest: Any)
         "gained": (4e-5, "the stream's, times a gain below 4"),
         "squares": (2e-3, "a sum of up to 63 squares below 30 in another order, and of errors of x of 1e-5"),
     }
-    make = triton_side("fused", kernel)
+    make = triton_side("fused.products", kernel)
 
     def part(run: Any, index: int) -> Any:
         """Squares as one sum: their parts are each side's own."""

@@ -35,7 +35,7 @@ def step_ops() -> tuple[Op, ...]:
 
 def _plan() -> tuple[Op, ...]:
     made = triton_side("plan", "plan")
-    why = "fp32 arithmetic that is the same bit for bit, and whole numbers made of it"
+    why = "bitwise equal fp32 arithmetic, and integers made of it"
 
     def part(name: str, pick: Callable[[Planned], Tensor]) -> Op:
         return Op(
@@ -108,27 +108,27 @@ def _commit() -> tuple[Op, ...]:
     return (
         Op(
             name="commit",
-            compiled=lambda **inputs: seats_after(commit, inputs),
-            reference=lambda **inputs: seats_after(commit_reference, inputs),
+            compiled=lambda **inputs: slots_after(commit, inputs),
+            reference=lambda **inputs: slots_after(commit_reference, inputs),
             make_inputs=commit_inputs,
             cases=COMMIT_CASES,
             tolerance=0.0,
             why="integers",
-            cuda=lambda **inputs: seats_after(triton_side("commit", "commit"), inputs),
+            cuda=lambda **inputs: slots_after(triton_side("commit", "commit"), inputs),
             cost=costs.commit_cost,
             bind=lambda inputs: partial(commit, **inputs),
         ),
     )
 
 
-def seats_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
+def slots_after(run: Callable[..., Tensor], inputs: Inputs) -> Tensor:
     """Delivered tokens and the six moved on, [S, 7], after a run on copies of these."""
     state = {name: inputs[name].clone() for name in ("anchor", "start", "emitted", "room", "round_", "ended")}
     return torch.stack([run(**inputs | state), *state.values()], dim=1)
 
 
 def rows_of(packed: Packed) -> Tensor:
-    """ids, positions, request, slots of each row, [M, 4]."""
+    """ids, positions, request, cache index of each row, [M, 4]."""
     return torch.stack(packed[:-1], dim=1)
 
 

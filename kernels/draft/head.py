@@ -1,9 +1,9 @@
-"""The sequential head of a block drafter and the coupled draws of a block's slots, left to right.
+"""The sequential head of a block drafter and the coupled draws of a block, depth by depth from left to right.
 
-Head: 2607.05147, eq. 4-6. W2 applied to an r-wide feature of the token before; what reads the hidden state does not
-depend on drawn tokens, so it is one product for all slots (`hidden_part`), and a slot adds its [state; e] part.
-Shapes: R requests, G slots, n rows of a slot, D hidden, V vocabulary, V' draft vocabulary, r rank, P = 3r for an rnn
-head, r for a gated one, 0 for a vanilla one, w for a deep one; w = 4r for a deep head, r for the others.
+Head: 2607.05147, eq. 4-6. W2 multiplies an r-wide feature of the token before. The part that reads the hidden state
+does not depend on drawn tokens, so it is one product for all depths (`hidden_part`); each depth adds its [state; e]
+part. Shapes: R requests, G block, n rows of one depth, D hidden, V vocabulary, V' draft vocabulary, r rank, P = 3r for
+an rnn head, r for a gated one, 0 for a vanilla one, w for a deep one; w = 4r for a deep head, r for the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsbench.kernels.gumbel import gumbel_argmax, ids_at
 from dsbench.kernels.linear import Projection
 
 Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-Choose = Callable[[Tensor, Tensor | slice, int], Tensor]  # logits [n, V'], their requests, the slot -> ids [n]
+Choose = Callable[[Tensor, Tensor | slice, int], Tensor]  # logits [n, V'], their requests, the depth -> ids [n]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +74,16 @@ class Head:
         return hidden[..., :0] if self.of_hidden is None else self.of_hidden(hidden)
 
     def advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature [n, r] of a slot and the state [n, w] after it; part [n, P], previous ids [n], state [n, w].
+        """Feature [n, r] of a depth and the state [n, w] after it; part [n, P], previous ids [n], state [n, w].
 
         On CUDA one launch, in fp32 between what it reads and what it writes.
         """
         if self.fused:
             return _triton().advance(self, part, previous, state)  # type: ignore[no-any-return]
-        return self.plain_advance(part, previous, state)
+        return self.unfused_advance(part, previous, state)
 
-    def plain_advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """As `advance`, in plain torch on any device."""
+    def unfused_advance(self, part: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """As `advance`, in torch on any device."""
         e = self.w1[previous]
         if self.of_token is None:
             return e, state
@@ -132,9 +132,9 @@ def walk(
     choose: Choose,
     advance: Advance | None = None,
 ) -> Tensor:
-    """Ids [R, n] that `choose` takes slot by slot; n = max(counts), a slot runs for the requests that want it only.
+    """Ids [R, n] that `choose` draws depth by depth; n = max(counts). A depth runs only for the requests that want it.
 
-    base [R, n, V'], part [R, >= n, P], anchor [R]; counts[r] slots of request r. advance: the head's own.
+    base [R, n, V'], part [R, >= n, P], anchor [R]; counts[r] depths of request r. `advance` defaults to the head's own.
     """
     advance = advance or head.advance
     requests, most = len(counts), max(counts)
@@ -162,11 +162,11 @@ def coupled_block(
     ids: Tensor | None,
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Ids [R, n] of all slots by the coupled rule and, with `stats`, the features [R, n, 6] of their laws; else zeros.
+    """Ids [R, n] of all depths by the coupled rule and, with `stats`, the features [R, n, 6] of their laws; else zeros.
 
     As in `walk`; start [R] is the position of the anchor, depth [R] `counts` on the device, temperature fp32 and seeds
-    int64 [R], ids [V'] or None as in gumbel.py. On CUDA two launches a slot, which make no logits; on a CPU in fp32
-    one call for all.
+    int64 [R], ids [V'] or None as in gumbel.py. On CUDA two launches a depth, without logits in memory; on a CPU in
+    fp32 one call for all.
     """
     if head.fused:
         return _triton().coupled_block(  # type: ignore[no-any-return]
@@ -194,9 +194,9 @@ def coupled_loop(
     *,
     advance: Advance | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `coupled_block`, an op after the other: a step of the head, a product, a sum, a draw, for each slot.
+    """As `coupled_block`, with one torch op after another at each depth: head step, product, sum, draw.
 
-    With the plain `advance` it is what a fused head is measured against.
+    With the unfused `advance` it is the baseline that a fused head is timed against.
     """
     features = torch.zeros(len(counts), max(counts), FEATURES, device=base.device) if stats else None
 
@@ -222,7 +222,7 @@ def coupled_block_reference(
     seeds: Tensor,
     ids: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Ids and features of `coupled_block`, one slot of one request after the other, in fp64, no product split.
+    """Ids and features of `coupled_block`, one depth of one request after another, in fp64, with unsplit products.
 
     `weights` holds e of every token as markov_w1.weight.
     """

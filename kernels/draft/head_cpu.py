@@ -1,6 +1,6 @@
-"""`coupled_block` on a CPU in fp32: all slots of all requests in one compiled call, whose logits never leave it.
+"""`coupled_block` on a CPU in fp32: all depths of all requests in one compiled call, whose logits never leave it.
 
-A slot is three parallel regions: the feature of each request; the logits, TILE words at a time, so that their part of
+A depth is three parallel regions: the feature of each request; the logits, TILE words at a time, so that their part of
 W2 is read once for all requests; the draw, each row in parts. Every sum of a request is made in one order, whoever else
 is drafted and however many threads there are. Shapes as in `draft_head`.
 """

@@ -1,15 +1,14 @@
-"""The CUDA side of draft_head.py: two launches a slot, and no logits in memory.
+"""The CUDA side of head.py: two launches a depth; no logits are written to memory.
 
 `_draw_kernel` multiplies a tile of W2 by the features of up to 32 requests, adds the base logits and scores the result
-as draft_stats_triton does. The programs of a tile follow each other in launch order, so that memory gives it once and
-the L2 cache gives it to the rest; groups of 16 and of 32 are made of the same products, one chain over the rank each.
-`_advance_kernel` names the winner of the slot before and makes the next features from it;
-a row is split over programs by outputs, and each of them joins the row's parts anew, which costs less than a launch.
-A request's logits depend on neither the number of requests nor their order. What a kernel stores is in the drafter's
-dtype; what lies between is fp32, so that drafts may differ from those of a path which rounds more often. That is
-allowed: verification keeps the text whatever is drafted.
-A deep head comes merged: its width stands for the rank here.
-`p_` pointers, `b_` block of values, `o_` offsets.
+as stats_triton does. The programs of a tile follow each other in launch order, so that the tile is read from memory
+once and from the L2 cache after that; groups of 16 and of 32 are made of the same products, one chain over the rank
+each. `_advance_kernel` reduces the draw of the depth before to its winner and computes the next features from it. A row
+is split over programs by outputs; each of them repeats the reduction, which costs less than another launch. A request's
+logits depend on neither the number of requests nor their order. What a kernel stores is in the drafter's dtype;
+intermediate values are fp32, so drafts may differ from those of a path that rounds more often. That is allowed:
+verification fixes the text. A deep head comes merged: RANK is its width. `p_` pointers, `b_` block of values, `o_`
+offsets.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ def _rows_dot(p_weight, b_x, b_out, RANK: tl.constexpr, WIDTH: tl.constexpr, COL
     return tl.sum(b_w.to(tl.float32) * b_x[None, :], 1)
 
 
-@triton.jit(do_not_specialize=["slot"])
+@triton.jit(do_not_specialize=["depth"])
 def _advance_kernel(
     p_part,
     p_at,
     p_temperature,
-    p_depth,
+    p_depths,
     p_id,
     p_token,
     p_features,
@@ -64,7 +63,7 @@ def _advance_kernel(
     p_state,
     p_after,
     p_feature,
-    slot,
+    depth,
     token_stride,
     features_stride,
     previous_stride,
@@ -83,11 +82,11 @@ def _advance_kernel(
     SHIFT: tl.constexpr,
     STATS: tl.constexpr,
 ):
-    """JOIN: `slot` ends with its token and features. STEP: the feature after that token, or after `p_previous`."""
+    """JOIN: writes the token and features of `depth`. STEP: the feature after that token, or after `p_previous`."""
     row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * OUTPUTS
     live = True
     if JOIN:
-        live = tl.load(p_depth + row) > slot
+        live = tl.load(p_depths + row) > depth
     if live:
         if JOIN:
             p_mine = p_features + row * features_stride if STATS else p_part
@@ -136,19 +135,19 @@ def _advance_kernel(
             tl.store(p_feature + row * RANK + o_o, b_mine.to(p_feature.dtype.element_ty), mask=mine)
 
 
-@triton.jit(do_not_specialize=["slot"])
+@triton.jit(do_not_specialize=["depth"])
 def _draw_kernel(
     p_base,
     p_feature,
     p_w2,
-    p_depth,
+    p_depths,
     p_start,
     p_temperature,
     p_seed,
     p_id,
     p_part,
     p_at,
-    slot,
+    depth,
     requests,
     stride,
     V: tl.constexpr,
@@ -165,7 +164,7 @@ def _draw_kernel(
 ):
     first, split = tl.program_id(0).to(tl.int64) * GROUP, tl.program_id(1)
     b_row = first + tl.arange(0, ROWS)
-    live = tl.load(p_depth + b_row, mask=b_row < requests, other=0) > slot
+    live = tl.load(p_depths + b_row, mask=b_row < requests, other=0) > depth
     if tl.max(live.to(tl.int32), 0) > 0:
         o_r, o_v = first + tl.arange(0, GROUP), split * TILE + tl.arange(0, TILE)
         b_x = tl.zeros((GROUP, TILE), tl.float32)
@@ -181,7 +180,7 @@ def _draw_kernel(
         there = live[:, None] & (o_v < V)[None, :]
         b_base = tl.load(p_base + b_row[:, None] * stride + o_v[None, :], mask=there, other=float("-inf"))
         b_temperature = tl.load(p_temperature + b_row, mask=live, other=0.0)
-        b_position = tl.load(p_start + b_row, mask=live, other=0) + slot + 1
+        b_position = tl.load(p_start + b_row, mask=live, other=0) + depth + 1
         score_tile(
             b_x + b_base.to(tl.float32),
             b_row,

@@ -59,7 +59,7 @@ def score_tile(
 ):
     """Stores what logits b_x [rows, BLOCK] of columns `split` * BLOCK on give to their rows b_row, those that are live.
 
-    Temperature is 0 where nobody is live: a tile of cold rows makes no noise.
+    Temperature is 0 where no request is live: a tile of greedy rows generates no noise.
     """
     b_hot = b_temperature > 0
     b_scale = tl.where(b_hot, tl.minimum(1.0 / b_temperature, 3.0e38), 1.0)[:, None]
@@ -115,8 +115,8 @@ def _part_kernel(
     b_x = tl.load(p_logits + o_x, mask=(o_v < V)[None, :], other=float("-inf")).to(tl.float32)
     if p_cut is not None:
         cut = tl.load(p_cut + b_row)[:, None]
-        b_stays = (b_x > cut) | ((b_x == cut) & (o_v[None, :] <= tl.load(p_last + b_row)[:, None]))
-        b_x = tl.where(b_stays, b_x, float("-inf"))
+        b_keeps = (b_x > cut) | ((b_x == cut) & (o_v[None, :] <= tl.load(p_last + b_row)[:, None]))
+        b_x = tl.where(b_keeps, b_x, float("-inf"))
     b_position = tl.load(p_position + b_row) if NOISY else b_row
     score_tile(
         b_x,
@@ -246,7 +246,7 @@ def _launch(
     noisy: bool,
     stats: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Winner [n] int64 and features [n, FEATURES]; what is not asked for stays unwritten."""
+    """Winner [n] int64 and features [n, FEATURES]; what is not asked for keeps unwritten."""
     x = logits if logits.stride(-1) == 1 else logits.contiguous()
     n, vocab = x.shape
     splits = triton.cdiv(vocab, BLOCK)

@@ -25,8 +25,8 @@ class Stream(NamedTuple):
     squares: Tensor  # [M, T] fp32 parts of the sum of a row's squares
 
 
-def settle(device: torch.device) -> None:
-    """Weights written so far may be read by a product that does not wait for the kernels before it."""
+def await_weights(device: torch.device) -> None:
+    """Waits until the weights are written: products read them without waiting for the kernels before (pdl.py)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -56,7 +56,7 @@ def normed_qkv_reference(
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    slots: Tensor,
+    cache_indices: Tensor,
     keys: Tensor,
     values: Tensor,
     *,
@@ -64,13 +64,13 @@ def normed_qkv_reference(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
 ) -> Tensor:
-    """Rotated queries [M, H, E] of normed rows; keys and values go to their slots, as in rope.py."""
+    """Rotated queries [M, H, E] of normed rows; keys and values go to their cache indices, as in rope.py."""
     return rotate_and_store_reference(
         small_product_reference(gained, weight, squares, eps),
         cos,
         sin,
         positions,
-        slots,
+        cache_indices,
         keys,
         values,
         q_norm=q_norm,
@@ -113,7 +113,7 @@ def normed_qkv(
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    slots: Tensor,
+    cache_indices: Tensor,
     keys: Tensor,
     values: Tensor,
     *,
@@ -121,11 +121,13 @@ def normed_qkv(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
 ) -> Tensor:
-    """As the reference; the kernel writes nothing at all for a slot below 0."""
+    """As the reference; the kernel writes nothing for a cache index below 0."""
     run = normed_qkv_reference
     if gained.device.type == "cuda":
         from dsbench.kernels.fused.products_triton import normed_qkv as run
-    return run(gained, squares, weight, cos, sin, positions, slots, keys, values, eps=eps, q_norm=q_norm, k_norm=k_norm)
+    return run(
+        gained, squares, weight, cos, sin, positions, cache_indices, keys, values, eps=eps, q_norm=q_norm, k_norm=k_norm
+    )
 
 
 def normed_swiglu(gained: Tensor, squares: Tensor, weight: Tensor, eps: float) -> Tensor:

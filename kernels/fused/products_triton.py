@@ -1,6 +1,6 @@
 """The CUDA side of fused.py: products whose neighbours in a layer are their prologue and epilogue.
 
-What an epilogue reads is asked for before the sums. Rounds where plain torch rounds, but for norms: their scale is
+What an epilogue reads is asked for before the sums. Rounds where torch does, but for norms: their scale is
 applied to the sums. Imported only where a CUDA device runs it. `o_` offsets, `b_` block of values, `p_` pointers.
 """
 
@@ -20,7 +20,7 @@ from dsbench.kernels.pdl import EARLY_ROWS, chained, enter, wait
 
 @triton.jit
 def _halves(b_y, DTYPE: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr):
-    """Even and odd columns of b_y [BM, 2 BE], rounded as a plain product is."""
+    """Even and odd columns of b_y [BM, 2 BE], rounded as torch rounds a product."""
     b_a, b_b = tl.split(tl.reshape(b_y.to(DTYPE).to(tl.float32), (BM, BE, 2)))
     return b_a, b_b
 
@@ -42,7 +42,7 @@ def _qkv_kernel(
     p_cos,
     p_sin,
     p_position,
-    p_slot,
+    p_cache_index,
     p_q_norm,
     p_k_norm,
     p_q,
@@ -74,7 +74,10 @@ def _qkv_kernel(
     b_w, b_a = begin(p_a, p_w, o_w, b_held, K, BM, BK, SLICES, FETCH, PDL)
     o_e, there = first + tl.arange(0, BE), o_m < m
     kept = there[:, None] & (o_e < HALF)[None, :]
-    b_at, b_slot = tl.load(p_position + o_m, mask=there, other=0), tl.load(p_slot + o_m, mask=there, other=-1)
+    b_at, b_cache_index = (
+        tl.load(p_position + o_m, mask=there, other=0),
+        tl.load(p_cache_index + o_m, mask=there, other=-1),
+    )
     b_scale = scale(p_squares, o_m, m, eps, K, T, PADDED)
     o_angle, turned = b_at[:, None] * HALF + o_e[None, :], kept & (head < HEADS + KV_HEADS)
     b_cos, b_sin = tl.load(p_cos + o_angle, mask=turned, other=1.0), tl.load(p_sin + o_angle, mask=turned, other=0.0)
@@ -92,8 +95,10 @@ def _qkv_kernel(
         tl.store(p_q + o_q, b_a.to(DTYPE), mask=kept)
         tl.store(p_q + o_q + HALF, b_b.to(DTYPE), mask=kept)
     else:
-        o_slot = ((b_slot // PAGE * KV_HEADS + (head - HEADS) % KV_HEADS) * PAGE + b_slot % PAGE)[:, None]
-        o_kept, kept = o_slot * 2 * HALF + o_e[None, :], kept & (b_slot >= 0)[:, None]
+        o_cache = ((b_cache_index // PAGE * KV_HEADS + (head - HEADS) % KV_HEADS) * PAGE + b_cache_index % PAGE)[
+            :, None
+        ]
+        o_kept, kept = o_cache * 2 * HALF + o_e[None, :], kept & (b_cache_index >= 0)[:, None]
         p_pages = p_keys
         if head >= HEADS + KV_HEADS:
             p_pages = p_values
@@ -252,7 +257,7 @@ def normed_qkv(
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    slots: Tensor,
+    cache_indices: Tensor,
     keys: Tensor,
     values: Tensor,
     *,
@@ -260,7 +265,7 @@ def normed_qkv(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
 ) -> Tensor:
-    """As fused.normed_qkv_reference; a slot below 0 writes nothing."""
+    """As fused.normed_qkv_reference; a cache index below 0 writes nothing."""
     (m, inner), (_, kv_heads, page, width) = gained.shape, keys.shape
     total = weight.shape[0] // width
     heads, half = total - 2 * kv_heads, width // 2
@@ -279,7 +284,7 @@ def normed_qkv(
         cos,
         sin,
         positions.contiguous(),
-        slots.contiguous(),
+        cache_indices.contiguous(),
         q_norm,
         k_norm,
         q,

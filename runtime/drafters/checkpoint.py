@@ -54,21 +54,21 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     """From config.json, with or without the `dspark_` prefix or a nested `dspark_config`. Raises naming the field."""
     fields = Fields(config, name)
     check_fixed(fields)
-    rank = fields.whole("markov_rank", 0, least=0)
+    rank = fields.integer("markov_rank", 0, least=0)
     head = "none" if rank == 0 else str(fields.get("markov_head_type") or "vanilla")
     if head not in KINDS or (head == "none") != (rank == 0):
         raise EnvironmentRefused(f"{name}: config field markov_head_type = {head!r} is not supported")
     layer = layer_shape(fields)
-    mask = fields.whole("mask_token_id" if fields.get("mask_token_id") is not None else "noise_token_id", -1, least=0)
+    mask = fields.integer("mask_token_id" if fields.get("mask_token_id") is not None else "noise_token_id", -1, least=0)
     if mask >= layer.vocab:
         raise UsageError(f"{name}: config field mask_token_id = {mask} lies outside the vocabulary of {layer.vocab}")
-    draft_vocab = fields.whole("draft_vocab_size", layer.vocab)
+    draft_vocab = fields.integer("draft_vocab_size", layer.vocab)
     if draft_vocab > layer.vocab:
         raise fields.wrong("draft_vocab_size", f"<= vocab_size = {layer.vocab}")
     windows, causal = layer_attention(fields, layer.layers)
     return DrafterShape(
         layer=layer,
-        block=fields.whole("block_size", most=MOST_BLOCK),
+        block=fields.integer("block_size", most=MOST_BLOCK),
         taps=fields.layer_ids("target_layer_ids"),
         head=head,
         rank=rank,
@@ -77,7 +77,7 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
         mask_token=None if mask < 0 else mask,
         draft_vocab=draft_vocab,
         target_digest=fields.get("target_digest"),
-        target_layers=fields.whole("num_target_layers", 0) or None,
+        target_layers=fields.integer("num_target_layers", 0) or None,
         windows=windows,
         causal=causal,
     )
@@ -86,23 +86,23 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
 def layer_shape(fields: Fields) -> ModelShape:
     """Sizes of a drafter's layers, with per-head q/k norms. Raises UsageError naming the field."""
     hidden, heads, kv_heads = (
-        fields.whole(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+        fields.integer(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
     )
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
-    width = fields.whole("head_dim", hidden // heads)
+    width = fields.integer("head_dim", hidden // heads)
     if width % 2:  # the rotary embedding turns pairs
         raise UsageError(f"{fields.name}: config field head_dim must be even, got {width}")
     return ModelShape(
         name=fields.name,
-        layers=fields.whole("num_hidden_layers", most=MOST_LAYERS),
+        layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
         hidden=hidden,
-        mlp=fields.whole("intermediate_size"),
+        mlp=fields.integer("intermediate_size"),
         heads=heads,
         kv_heads=kv_heads,
         head_width=width,
-        vocab=fields.whole("vocab_size"),
-        context=fields.whole("max_position_embeddings"),
+        vocab=fields.integer("vocab_size"),
+        context=fields.integer("max_position_embeddings"),
         rope_theta=rotary_base(fields),
         norm_eps=fields.number("rms_norm_eps"),
         tied=False,

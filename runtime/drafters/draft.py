@@ -19,16 +19,16 @@ from dsbench.runtime.state import StatePool
 class Draft:
     """What was proposed for R requests. Confidence logits are raw: calibration is the planner's."""
 
-    tokens: Tensor  # [R, G] int64 vocabulary ids; columns past a request's depth were not drafted
+    tokens: Tensor  # [R, G] int64 vocabulary ids; columns at or past a request's depth were not drafted
     confidence: Tensor  # [R, G] fp32, as far as drafted: logit of P(draft j accepted | those before it accepted)
-    free: Tensor  # [R, G] fp32 the same from the hidden state alone: known before any token is drawn
+    token_free: Tensor  # [R, G] fp32 token-free: the same from the hidden state alone, known before any token is drawn
     probabilities: Tensor | None  # [R, max depth, V'] fp32, the law each draft was drawn from; none if coupled
     depth: Tensor  # [R] int64, columns that were drafted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where R requests stand, on the drafter's device: with the sampling, all that a proposal reads."""
+    """Anchors and page tables of R requests on the device: with the sampling, the inputs of a proposal."""
 
     anchor: Tensor  # [R] int64 last committed token, which has no keys and values yet
     start: Tensor  # [R] int64 committed tokens before it
@@ -36,7 +36,7 @@ class Standing:
 
 
 def standing_of(requests: Sequence[Request], pool: StatePool, device: torch.device) -> Standing:
-    """The part of a proposal that reads the host's lists; all after it may be captured in a graph."""
+    """Copies anchors and page tables of host requests to the device; later work may be captured in a graph."""
     return Standing(
         anchor=torch.tensor([r.anchor for r in requests], dtype=torch.int64, device=device),
         start=torch.tensor([r.committed for r in requests], dtype=torch.int64, device=device),
@@ -45,16 +45,16 @@ def standing_of(requests: Sequence[Request], pool: StatePool, device: torch.devi
 
 
 def row_index(wanted: list[int], count: int, device: torch.device) -> Tensor | slice:
-    """An index of the rows `wanted` out of `count`; all of them need none."""
+    """An index of the rows `wanted` out of `count`; a slice where all are wanted."""
     return slice(None) if len(wanted) == count else torch.tensor(wanted, dtype=torch.int64, device=device)
 
 
 def depth_on(depth: Tensor, counts: list[int], device: torch.device) -> Tensor:
-    """`depth` beside the drafts; a fill where all are equal, because a copy from the host cannot be captured."""
+    """`depth` on the device: a fill where all are equal, because a copy from the host cannot be captured."""
     return torch.full_like(depth, counts[0], device=device) if len(set(counts)) == 1 else depth.to(device)
 
 
-# token-free confidence logits [R, G] -> slots worth drafting, int64 [R] on the host, where loops are counted
+# token-free confidence logits [R, G] -> depths worth drafting, int64 [R] on the host, where loops are counted
 DepthRule = Callable[[Tensor], Tensor]
 
 
@@ -65,25 +65,29 @@ class Drafter(Protocol):
     taps: tuple[int, ...]
     vocabulary: Tensor  # [V'] int64 ids it can propose
     digest: str
-    token_free: bool  # whether it has a say on acceptance before any token is drawn
+    has_token_free: bool  # whether it predicts acceptance before any token is drawn
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         """(kv heads, head width) of each layer it keeps in the pool."""
 
     def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
-        """At one depth for all it neither waits for the device nor copies to it."""
+        """Drafts up to depth[r] tokens a request. With one depth for all it neither synchronises nor copies from the
+        host.
+        """
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
-        """Takes in the tapped states [M, len(taps) * D] of a target pass; rows later rejected are overwritten."""
+        """Stores what it needs of the tapped states [M, len(taps) * D] of a target pass; rejected rows are overwritten
+        later.
+        """
 
 
 class NoDrafter:
-    """Proposes nothing: plain decoding."""
+    """Proposes nothing: decoding without drafts."""
 
     block = 0
     taps: tuple[int, ...] = ()
     digest = "none"
-    token_free = False
+    has_token_free = False
 
     def __init__(self, device: torch.device) -> None:
         self.vocabulary = torch.empty(0, dtype=torch.int64, device=device)
@@ -96,7 +100,7 @@ class NoDrafter:
         device = self.vocabulary.device
         nothing = torch.empty(n, 0, dtype=torch.float32, device=device)
         none = torch.zeros(n, dtype=torch.int64, device=device)
-        return Draft(tokens=nothing.long(), confidence=nothing, free=nothing, probabilities=None, depth=none)
+        return Draft(tokens=nothing.long(), confidence=nothing, token_free=nothing, probabilities=None, depth=none)
 
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
         """Nothing to keep."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.draft.head import Head
-from dsbench.kernels.fused.products import embed, settle
+from dsbench.kernels.fused.products import await_weights, embed
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -22,9 +22,9 @@ from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch, block_positions
 from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
+from dsbench.runtime.drafters.draw import DrawPlan, at_once, in_turn
 from dsbench.runtime.drafters.events import event_head, event_of
 from dsbench.runtime.drafters.heads import token_table
-from dsbench.runtime.drafters.slots import Plan, at_once, in_turn
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
@@ -65,17 +65,17 @@ class DSparkDrafter:
         self.confidence_free = _linear(weights, "confidence_head_free.proj")
         self.events = event_head(weights, "confidence_events")
         self.events_free = event_head(weights, "confidence_free_events")
-        self.token_free = self.confidence_free is not None or self.events_free is not None
+        self.has_token_free = self.confidence_free is not None or self.events_free is not None
         positions = target.cos.shape[0]
         self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
-        settle(target.device)
+        await_weights(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         return ((self.shape.layer.kv_heads, self.shape.layer.head_width),) * self.shape.layer.layers
 
     @torch.inference_mode()
     def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
-        """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones."""
+        """Drafts as many tokens per request as `depth` says; pages must reach G positions past the committed ones."""
         hidden = self.backbone(rows.anchor, rows.start, rows.table, pool)
         free = self._confidence_free(hidden, event_of(sampling.temperature, rule))
         return self.draw(hidden, free, rows.anchor, rows.start, sampling, rule=rule, depth=depth(free))
@@ -99,7 +99,7 @@ class DSparkDrafter:
 
     def _states(self, x: Tensor, batch: Batch, pool: StatePool) -> Tensor:
         """Normed states [M, D] after the last layer, of rows that come in as x [M, D]."""
-        shape, slots, turns = self.shape.layer, pool.slots(batch), (self.cos, self.sin)
+        shape, cache_indices, turns = self.shape.layer, pool.cache_indices(batch), (self.cos, self.sin)
         kept = [pool.layer(self.first_layer + i) for i in range(shape.layers)]
         sight: list[dict[str, Any]] = [
             {"causal": self.shape.causal_in(i), "window": self.shape.window_of(i)} for i in range(shape.layers)
@@ -108,11 +108,11 @@ class DSparkDrafter:
             stream = embed(None, x, self.norms[0])
             for i, layer in enumerate(self.layers):
                 gain = self.norms[i + 1]
-                stream = fused_layer(layer, shape, stream, turns, batch, slots, kept[i], gain, **sight[i])
+                stream = fused_layer(layer, shape, stream, turns, batch, cache_indices, kept[i], gain, **sight[i])
             return add_norm(stream.x, None, self.norm, shape.norm_eps)[1]
         x, h = add_norm(x, None, self.norms[0], shape.norm_eps)
         for i, layer in enumerate(self.layers):
-            mixed = attend(layer, shape, h, turns, batch, slots, kept[i], **sight[i])
+            mixed = attend(layer, shape, h, turns, batch, cache_indices, kept[i], **sight[i])
             x, h = add_norm(x, mixed, layer.mlp_norm, shape.norm_eps)
             x, h = add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norms[i + 1], shape.norm_eps)
         return h
@@ -128,14 +128,14 @@ class DSparkDrafter:
         rule: str,
         depth: Tensor,
     ) -> Draft:
-        """The sequential head over hidden [R, G, D]: tokens and confidences of the first depth[r] slots.
+        """The sequential head over hidden [R, G, D]: tokens and confidences of the first depth[r] depths.
 
-        A slot runs for the requests that want it and no others. `depth` lies on the host: where all of it is equal,
+        A depth runs only for the requests that want it. `depth` lies on the host: where all of it is equal,
         nothing here waits for the device.
         """
         counts: list[int] = depth.tolist()
         most, drafted = max(counts), depth_on(depth, counts, hidden.device)
-        plan = Plan(
+        plan = DrawPlan(
             start=start,
             counts=counts,
             depth=drafted,
@@ -154,17 +154,17 @@ class DSparkDrafter:
         return Draft(
             tokens=F.pad(made.tokens, left),
             confidence=F.pad(confidence, left),
-            free=free,
+            token_free=free,
             depth=drafted,
             probabilities=made.laws,
         )
 
     def _base(self, hidden: Tensor, counts: list[int]) -> Tensor:
-        """Base logits [R, max(counts), V'] of hidden [R, G, D]; slots past counts[r] are not computed."""
+        """Base logits [R, max(counts), V'] of hidden [R, G, D]; depths past counts[r] are not computed."""
         requests, most = hidden.shape[0], max(counts)
         flat = hidden[:, :most].flatten(0, 1)
-        slots = [r * most + j for r, count in enumerate(counts) for j in range(count)]
-        wanted = row_index(slots, len(flat), hidden.device)
+        wanted_rows = [r * most + j for r, count in enumerate(counts) for j in range(count)]
+        wanted = row_index(wanted_rows, len(flat), hidden.device)
         if isinstance(wanted, slice):
             return self.unembed(flat).view(requests, most, self.vocabulary.shape[0])
         base = hidden.new_empty(len(flat), self.vocabulary.shape[0])
@@ -180,9 +180,10 @@ class DSparkDrafter:
         return F.linear(hidden, *self.confidence_free).squeeze(-1).float()
 
     def _confidence(self, h: Tensor, before: Tensor, features: Tensor | None, event: Tensor) -> Tensor:
-        """Logits [R, n] that a slot's draft passes if the ones before it did; 0 (even odds) without a confidence head.
+        """Logits [R, n] that the draft at a depth passes if those before it did; 0 (even odds) without a confidence
+        head.
 
-        h [R, n, D], before [R, n] the ids before each slot, features [R, n, 6] where the head reads them, event [R].
+        h [R, n, D], before [R, n] the ids before each depth, features [R, n, 6] where the head reads them, event [R].
         """
         inputs = [h]
         if self.markov is not None and (features is not None or self.shape.confidence_with_token):
@@ -195,12 +196,12 @@ class DSparkDrafter:
 
     @torch.inference_mode()
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
-        """Context keys and values of every row of a target pass, into the rows' own slots.
+        """Context keys and values of every row of a target pass, at the rows' cache indices.
 
-        Rows that end up rejected are written too: they lie past the committed length, where nobody reads, and the next
+        Rows that end up rejected are written too: they lie past the committed length, which is never read, and the next
         pass over those positions overwrites them.
         """
-        slots, eps = pool.slots(batch), self.shape.layer.norm_eps
+        cache_indices, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
         _, context = add_norm(self.fc(taps), None, self.hidden_norm, eps)
         for i, layer in enumerate(self.layers):
             rotate_and_store(
@@ -208,7 +209,7 @@ class DSparkDrafter:
                 self.cos,
                 self.sin,
                 batch.positions,
-                slots,
+                cache_indices,
                 *pool.layer(self.first_layer + i),
                 k_norm=layer.k_norm,
                 eps=eps,

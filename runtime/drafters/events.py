@@ -1,7 +1,7 @@
 """Confidence heads by event: argmax equality at T = 0, the coupled match, or 1 - TV need not pass equally often.
 
-`confidence_events` reads [h ; e ; features of the draft law] of a slot, `confidence_free_events` h alone.
-Shapes: D hidden, r head rank, n slots.
+`confidence_events` reads [h ; e ; features of the draft law] of a depth, `confidence_free_events` h alone.
+Shapes: D hidden, r head rank, n depths.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Fields:
             raise UsageError(f"{self.name}: config.json lacks the field {key}", hint=f"is this a {self.kind} drafter?")
         return value
 
-    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1) -> int:
+    def integer(self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1) -> int:
         value = self.need(key) if default is None else self.get(key)
         if value is None:
             assert default is not None
@@ -110,7 +110,7 @@ def layer_attention(fields: Fields, layers: int) -> tuple[tuple[int | None, ...]
     everywhere = fields.flag("use_swa", False) and SLIDING not in kinds
     key = "sliding_window" if fields.get("swa_window_size") is None else "swa_window_size"
     sliding = [everywhere or kind == SLIDING for kind in kinds]
-    window = fields.whole(key) if any(sliding) else None
+    window = fields.integer(key) if any(sliding) else None
     default = [kind == SLIDING for kind in kinds]
     fixed = fields.flag("is_causal", fields.flag("causal", False))
     said = fields.get("is_causal") is not None or fields.get("causal") is not None
@@ -123,7 +123,7 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
     kinds = fields.get("layer_types")
     if kinds is None or kinds == []:
         slides = fields.flag("use_sliding_window", False) and fields.get("sliding_window") is not None
-        first = fields.whole("max_window_layers", MAX_WINDOW_LAYERS, least=0) if slides else layers
+        first = fields.integer("max_window_layers", MAX_WINDOW_LAYERS, least=0) if slides else layers
         return [FULL if i < first else SLIDING for i in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise fields.wrong("layer_types", f"a list of {layers} names, one a layer")

@@ -1,8 +1,8 @@
-"""Sequential heads: what the token before a slot adds to the slot's base logits (2607.05147, eq. 4-6).
+"""Sequential heads: what the token before adds to the base logits of a depth (2607.05147, eq. 4-6).
 
 Every head is W2 applied to an r-wide feature; only the feature differs. `none` is the DFlash control: no head at all.
 `deep` is ours: one hidden layer of width 4r that reads the whole embedding E of the token before, the hidden state and
-what it was itself a slot ago, u = silu(W_e norm(E) + W_h h + b + W_u u'); its feature is W_f u. It has no W1.
+its own output one depth earlier, u = silu(W_e norm(E) + W_h h + b + W_u u'); its feature is W_f u. It has no W1.
 Shapes: e [n, w] = W1[previous token], or W_e norm(E); h [n, D] = backbone output, state [n, w]; w = r, 4r for `deep`.
 """
 
@@ -34,7 +34,7 @@ def head_feature(
 
 
 def token_width(kind: str, rank: int) -> int:
-    """w, the width of what a head knows of the token before."""
+    """w, the width of the embedding e of the token before."""
     return {"none": 0, "deep": DEEP * rank}.get(kind, rank)
 
 

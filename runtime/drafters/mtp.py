@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.kernels.fused.products import embed, settle
+from dsbench.kernels.fused.products import await_weights, embed
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
 from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
+from dsbench.runtime.drafters.draw import draw_rows
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_target
-from dsbench.runtime.drafters.slots import draw_rows
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
@@ -37,7 +37,7 @@ class MtpDrafter:
     as keys and half as values.
     """
 
-    token_free = False  # but for the first slot
+    has_token_free = False  # but for the first depth
 
     def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
         check_mtp_against_target(shape, target.shape, target.digest)
@@ -58,7 +58,7 @@ class MtpDrafter:
         self.cos, self.sin = rotary_table(
             target.shape.context + MARGIN, shape.layer.head_width, shape.layer.rope_theta, target.device
         )
-        settle(target.device)
+        await_weights(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:
         layer = self.shape.layer
@@ -66,9 +66,9 @@ class MtpDrafter:
 
     @torch.inference_mode()
     def propose(self, rows: Standing, sampling: Sampling, pool: StatePool, *, rule: str, depth: DepthRule) -> Draft:
-        """Drafts as many tokens per request as `depth` says; pages must reach G slots past the committed ones.
+        """Drafts as many tokens per request as `depth` says; pages must reach G positions past the committed ones.
 
-        `free` is true for the first slot only, whose state no draft enters; of later slots nothing is known before
+        `free` is set for the first depth only, whose state depends on no draft; of later depths nothing is known before
         their row is run, and they stand at even odds (0). The first row runs for everybody, since `depth` asks for it.
         """
         start, tokens, device = rows.start, rows.anchor, self.norm.device
@@ -99,7 +99,7 @@ class MtpDrafter:
             if laws is not None and law is not None:
                 laws[index, j] = law
         drafted = depth_on(wanted, counts, device)
-        return Draft(tokens=drafts, confidence=confidence, free=free, depth=drafted, probabilities=laws)
+        return Draft(tokens=drafts, confidence=confidence, token_free=free, depth=drafted, probabilities=laws)
 
     def step(self, tokens: Tensor, previous: Tensor, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """m [R, D] of one row a request: its token [R] at positions [R], the hidden state [R, D] before it.
@@ -108,25 +108,26 @@ class MtpDrafter:
         """
         layer, shape, eps = self.layer, self.shape.layer, self.shape.layer.norm_eps
         batch = _one_row_each(tokens, positions, table)
-        turns, slots, kept = (self.cos, self.sin), pool.slots(batch), pool.layer(self.first_layer)
+        turns, cache_indices, kept = (self.cos, self.sin), pool.cache_indices(batch), pool.layer(self.first_layer)
         x = self._inputs(tokens, previous)
         if runs_fused(shape, len(x), x, exact=self.exact):
             stream = embed(None, x, layer.input_norm)
-            stream = fused_layer(layer, shape, stream, turns, batch, slots, kept, self.norm, causal=True)
+            stream = fused_layer(layer, shape, stream, turns, batch, cache_indices, kept, self.norm, causal=True)
             return add_norm(stream.x, None, self.norm, eps)[1]
         x, h = add_norm(x, None, layer.input_norm, eps)
-        mixed = attend(layer, shape, h, turns, batch, slots, kept, causal=True)
+        mixed = attend(layer, shape, h, turns, batch, cache_indices, kept, causal=True)
         x, h = add_norm(x, mixed, layer.mlp_norm, eps)
         return add_norm(x, layer.down(swiglu(layer.gate_up(h))), self.norm, eps)[1]
 
     @torch.inference_mode()
     def observe(self, batch: Batch, taps: Tensor, pool: StatePool) -> None:
-        """The target's states [M, D] of a pass, and this layer's keys and values made from them, into the rows' slots.
+        """The target's states [M, D] of a pass, and this layer's keys and values made from them, at the rows' cache
+        indices.
 
-        One layer needs no attention for that. Rows that end up rejected lie past the committed length, where nobody
-        reads, and the next pass over those positions overwrites them.
+        One layer needs no attention for that. Rows that end up rejected lie past the committed length, which is never
+        read, and the next pass over those positions overwrites them.
         """
-        slots, eps = pool.slots(batch), self.shape.layer.norm_eps
+        cache_indices, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
         _, hidden = add_norm(taps, None, self.target_norm, self.target_eps)
         kept = self._kept(batch.context.long() - 1, batch.pages, pool)
         first_row = batch.positions == batch.context.long()[batch.request]  # a request may have none
@@ -137,13 +138,13 @@ class MtpDrafter:
             self.cos,
             self.sin,
             batch.positions,
-            slots,
+            cache_indices,
             *pool.layer(self.first_layer),
             k_norm=self.layer.k_norm,
             eps=eps,
         )
         first, second = hidden.unsqueeze(1).chunk(2, dim=-1)
-        pool.write(self.first_layer + 1, slots, first, second)
+        pool.write(self.first_layer + 1, cache_indices, first, second)
 
     def _inputs(self, tokens: Tensor, previous: Tensor) -> Tensor:
         """u [M, D] of tokens [M] and the hidden states [M, D] before them."""
@@ -152,8 +153,8 @@ class MtpDrafter:
 
     def _kept(self, positions: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """The target's state [R, D] at one position [R] of each request; zeros at -1, before the text."""
-        slots = pool.slots(_one_row_each(positions, positions.clamp(min=0), table))
-        kept = torch.cat(pool.read(self.first_layer + 1, slots), dim=-1).squeeze(1).to(self.norm.dtype)
+        cache_indices = pool.cache_indices(_one_row_each(positions, positions.clamp(min=0), table))
+        kept = torch.cat(pool.read(self.first_layer + 1, cache_indices), dim=-1).squeeze(1).to(self.norm.dtype)
         return kept.masked_fill(positions[:, None] < 0, 0)
 
     def _confidence(self, hidden: Tensor) -> Tensor:

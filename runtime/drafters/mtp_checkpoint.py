@@ -64,11 +64,11 @@ def mtp_shape(config: Mapping[str, Any], name: str) -> MtpShape:
         raise EnvironmentRefused(f"{name}: config field hidden_size = {layer.hidden} must be even")
     return MtpShape(
         layer=layer,
-        block=fields.whole("block_size", most=MOST_BLOCK),
+        block=fields.integer("block_size", most=MOST_BLOCK),
         confidence=fields.flag("enable_confidence_head", False),
-        draft_vocab=fields.whole("draft_vocab_size", layer.vocab),
+        draft_vocab=fields.integer("draft_vocab_size", layer.vocab),
         target_digest=fields.get("target_digest"),
-        target_layers=fields.whole("num_target_layers", 0) or None,
+        target_layers=fields.integer("num_target_layers", 0) or None,
     )
 
 

@@ -1,4 +1,4 @@
-"""A drafter of the published size on random weights, for shape targets: its cost is true, its drafts mean nothing."""
+"""A drafter of the published size on random weights, for shape targets: its cost is realistic, its drafts are noise."""
 
 from __future__ import annotations
 

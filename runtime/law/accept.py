@@ -1,6 +1,6 @@
-"""Acceptance: from the target's logits over the packed rows to what each request emits. No policy.
+"""Acceptance: from the target's logits over the packed rows to the tokens each request emits.
 
-The coupled rule, the residual rule and what the block rule (`block_rule.py`) shares with it.
+Holds the coupled rule, the residual rule, and what the block rule (`block_rule.py`) shares with it.
 
 Row i of a request is the target's law at position context + i + 1; draft j (0-based) stands at that of row j.
 Shapes: R requests, G block, W = G + 1, M packed rows, V vocabulary, V' draft vocabulary.
@@ -24,8 +24,8 @@ class Verdict:
     """accepted[r] drafts and one more token are emitted: tokens[r, :accepted[r] + 1]."""
 
     accepted: Tensor  # [R] int64, within the committed window
-    tokens: Tensor  # [R, W] int64; what lies past accepted + 1 is not emitted
-    ceiling: Tensor  # [R] int64: accepted + 1 had the whole block been verified; UNSEEN where the arm cannot tell
+    tokens: Tensor  # [R, W] int64; tokens past accepted + 1 are not emitted
+    ceiling: Tensor  # [R] int64: accepted + 1 had the full block been verified; UNSEEN where the arm cannot tell
     flips: Tensor  # [R] int64: emitted tokens where this pass's own choice differs from the recorded text
 
 
@@ -47,7 +47,7 @@ def judge_coupled(
 ) -> Verdict:
     """A draft is accepted iff it equals y = argmax(logits / T + noise); what is emitted is always y.
 
-    `recorded` [R, W] pins the text: where it is >= 0 that token stands in for y, and a difference counts as a flip.
+    `recorded` [R, W] pins the text: where it is >= 0 that token replaces y, and a difference counts as a flip.
     """
     own = coupled_choice(logits, sampling.rows(batch.request), batch.positions + 1, None)
     accepted, tokens, ceiling, flips = judge_rows(own, batch.cu_rows, draft.tokens, window, verified, recorded)
@@ -59,14 +59,15 @@ def judge_residual(
 ) -> Verdict:
     """min(1, p/q), then the residual law at the first rejection, or a fresh draw from p past the window.
 
-    Uniforms are keyed by (request, position, round, purpose); a whole block's tail beyond the window feeds the ceiling.
+    Uniforms are keyed by (request, position, round, purpose); drafts verified beyond the window only determine the
+    ceiling.
     """
     block = draft.tokens.shape[1]
     law, target = both_laws(logits, batch, draft, sampling)
     u = draft_uniforms(batch, block, sampling, Purpose.ACCEPT)
     passed = residual_tests(draft.tokens, law, target, u, law.shape[1])
-    whole = (passed & (torch.arange(block, device=logits.device) < verified[:, None])).long().cumprod(-1).sum(-1)
-    accepted = torch.minimum(whole, window)
+    matched = (passed & (torch.arange(block, device=logits.device) < verified[:, None])).long().cumprod(-1).sum(-1)
+    accepted = torch.minimum(matched, window)
     at = batch.context.long() + 1 + accepted
     u_resample = keyed_uniforms(sampling, at, Purpose.RESAMPLE)
     u_bonus = keyed_uniforms(sampling, at, Purpose.BONUS)
@@ -74,7 +75,7 @@ def judge_residual(
     return Verdict(
         accepted=accepted,
         tokens=with_last(draft.tokens, accepted, last),
-        ceiling=_ceiling(whole, verified, block),
+        ceiling=_ceiling(matched, verified, block),
         flips=torch.zeros_like(accepted),
     )
 
@@ -87,7 +88,7 @@ def both_laws(logits: Tensor, batch: Batch, draft: Draft, sampling: Sampling) ->
 
 
 def draft_uniforms(batch: Batch, block: int, sampling: Sampling, purpose: Purpose) -> Tensor:
-    """One uniform per draft, fp64 [R, G], keyed by the position it stands at."""
+    """One uniform per draft, fp64 [R, G], keyed by the draft's position."""
     requests, device = batch.requests, batch.context.device
     positions = batch.context.long()[:, None] + 1 + torch.arange(block, device=device)
     tries = sampling.rows(torch.arange(requests, device=device).repeat_interleave(block))
@@ -138,7 +139,7 @@ def residual_token(
 
 
 def widen_law(law: Tensor, vocabulary: Tensor, size: int) -> Tensor:
-    """q over the draft vocabulary [R, G, V'] -> over the whole one [R, G, V]; zero outside."""
+    """q over the draft vocabulary [R, G, V'] -> over the full one [R, G, V]; zero outside."""
     if law.shape[-1] == size:
         return law
     out = law.new_zeros(*law.shape[:-1], size)
@@ -146,7 +147,7 @@ def widen_law(law: Tensor, vocabulary: Tensor, size: int) -> Tensor:
     return out
 
 
-def _ceiling(whole: Tensor, verified: Tensor, block: int) -> Tensor:
-    """Known where a draft was rejected, or where the whole block was verified."""
-    seen = (whole < verified) | (verified >= block)
-    return torch.where(seen, whole + 1, torch.full_like(whole, UNSEEN))
+def _ceiling(matched: Tensor, verified: Tensor, block: int) -> Tensor:
+    """accepted + 1 without the window, where a draft was rejected or the full block was verified; else UNSEEN."""
+    seen = (matched < verified) | (verified >= block)
+    return torch.where(seen, matched + 1, torch.full_like(matched, UNSEEN))

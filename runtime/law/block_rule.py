@@ -5,9 +5,10 @@
     h_i = S_i / (S_i + 1 - p_i) for i < l,  h_l = p_l       l: the window
     accepted = the largest i with eta_i <= h_i; next token ~ norm(max(p_i P - Q, 0)), or ~ P after all l drafts
 
-Backward over i: P(accepted >= i | x_1 .. x_i) = p_i whatever is drafted later. So the window may end at any draft, as
-long as it is not chosen by the draft it admits (the condition of the residual rule), and a draft's survival does not
-depend on the window. Shapes: R requests, G block, W = G + 1, V vocabulary, D slots that were drafted.
+By induction backward over i, P(accepted >= i | x_1 .. x_i) = p_i whatever is drafted later. So the window may end at
+any draft, as long as the choice does not depend on the drafts it admits (the condition of the residual rule), and a
+draft's survival does not depend on the window. Shapes: R requests, G block, W = G + 1, V vocabulary, D depths that were
+drafted.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from dsbench.runtime.sampling import Purpose, Sampling, keyed_uniforms
 def judge_block(
     logits: Tensor, batch: Batch, draft: Draft, window: Tensor, verified: Tensor, sampling: Sampling
 ) -> Verdict:
-    """Commits by the judgement of the window's drafts; drafts verified past it do not enter.
+    """Applies the rule to the window's drafts; drafts verified past it are ignored.
 
-    ceiling: the judgement of the whole block by the same uniforms, where all of it was verified, else UNSEEN: what a
-    shorter one shows says nothing of it. In one round it may lie below what was delivered; on average it does not.
+    ceiling: the rule applied to the full block with the same uniforms, where all of it was verified, else UNSEEN. In a
+    single round it may lie below what was delivered; on average it does not.
     """
     block = draft.tokens.shape[1]
     law, target = both_laws(logits, batch, draft, sampling)
@@ -36,7 +37,7 @@ def judge_block(
     chain = joint_ratio(draft.tokens, law, target)
     left = rest_mass(chain, law, target)
     accepted = block_accepted(chain, left, window, eta)
-    whole = block_accepted(chain, left, torch.full_like(window, law.shape[1]), eta)
+    full = block_accepted(chain, left, torch.full_like(window, law.shape[1]), eta)
     at = batch.context.long() + 1 + accepted
     last = residual_token(
         law,
@@ -50,13 +51,13 @@ def judge_block(
     return Verdict(
         accepted=accepted,
         tokens=with_last(draft.tokens, accepted, last),
-        ceiling=torch.where(verified >= block, whole + 1, UNSEEN),
+        ceiling=torch.where(verified >= block, full + 1, UNSEEN),
         flips=torch.zeros_like(accepted),
     )
 
 
 def joint_ratio(tokens: Tensor, law: Tensor, target: Tensor) -> Tensor:
-    """p_0 .. p_D, fp64 [R, D + 1], of drafts tokens [R, G]; law [R, D, V], target [R, W, V]. 0 past undrafted slots."""
+    """p_0 .. p_D, fp64 [R, D + 1], of drafts tokens [R, G]; law [R, D, V], target [R, W, V]. 0 at undrafted depths."""
     depth = law.shape[1]
     drawn = tokens[:, :depth, None]
     p, q = (x[:, :depth].gather(-1, drawn).squeeze(-1).double() for x in (target, law))
@@ -83,7 +84,7 @@ def rest_mass(chain: Tensor, law: Tensor, target: Tensor) -> Tensor:
 def block_chances(chain: Tensor, left: Tensor, window: Tensor) -> Tensor:
     """h_1 .. h_D of windows [R], fp64 [R, D]; 0 past the window.
 
-    Where S_i + 1 - p_i = 0 the next draft passes surely (P = Q and p_i = 1), and any value gives the same law.
+    Where S_i + 1 - p_i = 0 the next draft always passes (P = Q and p_i = 1), and any value gives the same law.
     """
     last = chain[:, 1:]
     under = left + 1 - last[:, :-1]

@@ -68,10 +68,10 @@ class Passes:
             assert text is not None, "a trace is replayed on its own text"
             hit = torch.arange(block, device=text.device) < traced[:, :1]
             tokens = torch.where(hit, text[:, :block], (text[:, :block] + 1) % models.target.shape.vocab)
-            made = replace(made, tokens=tokens, confidence=traced[:, 1 : 1 + block], free=traced[:, 1 + block :])
+            made = replace(made, tokens=tokens, confidence=traced[:, 1 : 1 + block], token_free=traced[:, 1 + block :])
         slots.drafts[:n].copy_(made.tokens)
         slots.reals_out[:n, 0].copy_(made.confidence)
-        slots.reals_out[:n, 1].copy_(made.free)
+        slots.reals_out[:n, 1].copy_(made.token_free)
         return made
 
     def fill(self, n: int, depth: int) -> None:
@@ -162,7 +162,11 @@ class Passes:
         confidence = slots.reals_out[:n, 0, :block].contiguous()
         depth = torch.full((n,), block, dtype=torch.int64, device=slots.device)
         return Draft(
-            tokens=slots.drafts[:n, :block], confidence=confidence, free=confidence, probabilities=None, depth=depth
+            tokens=slots.drafts[:n, :block],
+            confidence=confidence,
+            token_free=confidence,
+            probabilities=None,
+            depth=depth,
         )
 
     def _commit(
@@ -241,7 +245,7 @@ def first_tokens(logits: Tensor, rows: PromptRows, rule: str) -> Tensor:
 
 def batch_of(packed: Packed, at: Standing, context: Tensor, drafts: Tensor) -> Batch:
     """The rows that `plan` packed: drafts [n, G], context [n] int32."""
-    ids, positions, request, slots, cu_rows = packed
+    ids, positions, request, indices, cu_rows = packed
     return Batch(
         ids=ids,
         positions=positions,
@@ -249,6 +253,6 @@ def batch_of(packed: Packed, at: Standing, context: Tensor, drafts: Tensor) -> B
         context=context,
         pages=at.table,
         request=request,
-        slots=slots,
+        cache_indices=indices,
         most_rows=drafts.shape[1] + 1,
     )

@@ -60,7 +60,7 @@ class PromptRows:
             pages=self.pages,
             request=part["request"],
             logit_rows=part["last"],
-            slots=part["indices"],
+            cache_indices=part["indices"],
         )
 
     @property
@@ -72,7 +72,7 @@ class PromptRows:
             top_p=part["top_p"],
             seed=part["seed"],
             round=torch.zeros_like(part["seed"]),
-            plain=not self.slots.shape.truncates,
+            unfiltered=not self.slots.shape.truncates,
         )
 
     @property

@@ -117,7 +117,7 @@ class Completed:
             priors=plan.priors,
             fallback=fallback,
             zombies=zombies,
-            seats=len(flight.slots),
+            occupied=len(flight.slots),
             flips=0 if replayed else int(self.count("flips")[self.counted].sum()),
             prefill_seconds=between(flight.begun, flight.filled),
             idle_seconds=0.0
@@ -151,7 +151,7 @@ class Completed:
                     flips=0 if replayed else counts["flips"][slot],
                     drafts=tuple(drafts[slot]),
                     logits=tuple(reals[slot, 0, :depth].tolist()),
-                    free_logits=tuple(free[slot].tolist()),
+                    token_free_logits=tuple(free[slot].tolist()),
                 )
             )
         return out

@@ -80,7 +80,7 @@ class Slots:
             top_p=self.top_p[:n],
             seed=self.seed[:n],
             round=self.round[:n],
-            plain=not self.shape.truncates,
+            unfiltered=not self.shape.truncates,
         )
 
     def limits(self, n: int) -> Tensor:

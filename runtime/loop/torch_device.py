@@ -42,7 +42,7 @@ class TorchDevice:
 
         Raises UsageError for a prompt that leaves no room for a token.
         """
-        need = request.slots_needed(self.context, self.block)
+        need = request.tokens_needed(self.context, self.block)
         if not self.pool.open(request.id, need):
             return False
         self.pool.grow(request.id, need)

@@ -116,7 +116,7 @@ class VirtualDevice:
         self.prefill_seconds = 0.0
 
     def open(self, request: Request) -> bool:
-        request.slots_needed(self.context, self.block)  # raises for a prompt that leaves no room
+        request.tokens_needed(self.context, self.block)  # raises for a prompt that leaves no room
         return True
 
     def release(self, request: Request) -> None:

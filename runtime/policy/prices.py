@@ -33,7 +33,7 @@ class Prices:
 
     def __init__(self, table: CostTable | None, block: int, depths: Sequence[int]) -> None:
         self.table, self.block = table, block
-        measured = table is not None and (table.slot_bias > 0 or table.slot.seconds[-1] > 0)
+        measured = table is not None and (table.depth_bias > 0 or table.depth.seconds[-1] > 0)
         self.depths = tuple(d for d in depths if measured or d in (0, block))
         self._priced: dict[int, Priced] = {}
         self._known: dict[tuple[int, int, int], tuple[float, float, bool]] = {}  # by R, M and depth
@@ -50,7 +50,7 @@ class Prices:
             per_token = np.full((len(self.depths), 1), table.per_token(requests, drafts=True))
             if self.depths[0] == 0:  # rows beyond one a request bring nothing
                 seconds[0] = np.inf
-                seconds[0, 0], per_token[0] = table.plain_parts(requests)
+                seconds[0, 0], per_token[0] = table.no_draft_parts(requests)
             self._priced[requests] = Priced(rows=rows, seconds=seconds, per_token=per_token)
         return self._priced[requests]
 
@@ -65,7 +65,7 @@ class Prices:
             if drafts:
                 seconds += table.draft_seconds(shape.requests, 0, skipped=self.block - depth)
             elif self.block:
-                seconds, per_token = table.plain_parts(shape.requests)
+                seconds, per_token = table.no_draft_parts(shape.requests)
             self._known[key] = seconds, per_token, table.outside(replace(start, context=table.box.context[0]))
         seconds, per_token, outside = self._known[key]
         least, most = table.box.context

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dsbench.kernels.attention import paged_attention
-from dsbench.kernels.fused.products import embed, settle
+from dsbench.kernels.fused.products import await_weights, embed
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
@@ -42,7 +42,7 @@ class DenseTarget:
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
         self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
-        settle(self.device)
+        await_weights(self.device)
 
     def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].
@@ -59,7 +59,7 @@ class DenseTarget:
 
     def _plain(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         """Normed states [M, D] after the last layer, and the tapped ones before."""
-        slots, turns, eps = pool.slots(batch), (self.cos, self.sin), self.shape.norm_eps
+        slots, turns, eps = pool.cache_indices(batch), (self.cos, self.sin), self.shape.norm_eps
         x, h = add_norm(self.embedding[batch.ids], None, self.norms[0], eps)
         tapped: list[Tensor] = []
         for index, layer in enumerate(self.layers):
@@ -72,7 +72,7 @@ class DenseTarget:
 
     def _fused(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         """As `_plain`, but for rounding."""
-        slots, turns = pool.slots(batch), (self.cos, self.sin)
+        slots, turns = pool.cache_indices(batch), (self.cos, self.sin)
         stream, tapped = embed(batch.ids, self.embedding, self.norms[0]), list[Tensor]()
         for index, layer in enumerate(self.layers):
             stream = fused_layer(

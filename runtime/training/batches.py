@@ -1,6 +1,6 @@
 """From cached features to one training batch: random anchors, their blocks, the mask. All on the device, no syncs.
 
-Source of the packing: DeepSpec. A block at anchor a sees context strictly before a, and itself; slot k predicts the
+Source of the packing: DeepSpec. A block at anchor a sees context strictly before a, and itself; depth k predicts the
 token at a + k + 1 (k from 0), whose target law is that of position a + k.
 Shapes: B sequences, S width, A anchors a sequence, G block, R = B * A * G rows, m taps, D hidden.
 """
@@ -15,12 +15,12 @@ from torch import Tensor
 from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.training.features import Features
 
-DECAY = 4.0  # slot k weighs exp(-k / DECAY)
+DECAY = 4.0  # depth k weighs exp(-k / DECAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What R rows are held to: the target's law at each, and the token that the text went on with."""
+class Goals:
+    """What R rows are trained towards: the target's law at each row, and the next token of the text."""
 
     last: Tensor  # [R, D] the target's hidden state
     lse: Tensor  # [R] fp32 log-sum-exp of its logits
@@ -37,16 +37,18 @@ class Blocks:
     taps: Tensor  # [B, S, m * D]
     anchor: Tensor  # [B, A] int64 positions
     embedded: Tensor  # [B, A, G, D] the embeddings of `previous`; a block begins with its anchor's
-    previous: Tensor  # [B, A, G] int64 the token before each slot's
+    previous: Tensor  # [B, A, G] int64 the token before each depth's
     bias: Tensor  # [B, 1, A * G, S + A * G] 0 or -inf; empty for a chain
     text: Tensor  # [B, S, D] the sequences' token embeddings, for a chain; empty otherwise
-    # what it is held to
-    held: Held
+    # what it is trained towards
+    goals: Goals
     valid: Tensor  # [B, A, G] bool
 
 
 class BatchMaker:
-    """What every batch shares: the features, the draft vocabulary's inverse, the part of the mask within blocks."""
+    """Makes batches from what they share: the features, the draft vocabulary's inverse, the part of the mask within
+    blocks.
+    """
 
     def __init__(
         self,
@@ -67,10 +69,10 @@ class BatchMaker:
         self.inverse = torch.full((target.shape.vocab,), -1, dtype=torch.int64, device=device)
         self.inverse[vocabulary.long()] = torch.arange(vocabulary.shape[0], device=device)
         self.at = torch.arange(width, device=device)
-        self.slots = torch.arange(block, device=device)
+        self.depths = torch.arange(block, device=device)
         block_of = torch.arange(anchors * block, device=device) // block
         self.within = self._bias(block_of[:, None] == block_of[None])
-        self.decay = torch.exp(-self.slots / DECAY)
+        self.decay = torch.exp(-self.depths / DECAY)
 
     def _bias(self, seen: Tensor) -> Tensor:
         return torch.zeros(seen.shape, dtype=self.embedding.dtype, device=seen.device).masked_fill(~seen, float("-inf"))
@@ -85,7 +87,7 @@ class BatchMaker:
         top, anchor = draw.masked_fill(~candidate, -1.0).topk(a, dim=1)
         real = top >= 0
         anchor = torch.where(real, anchor, prompt)
-        at = anchor[..., None] + self.slots  # [B, A, G] positions whose target law the slot is held to
+        at = anchor[..., None] + self.depths  # [B, A, G] positions whose target law each depth is trained towards
         valid = real[..., None] & (at < last[..., None])
         row = start[..., None] + torch.minimum(at, last[..., None])
         following = f.ids[start[..., None] + torch.minimum(at + 1, last[..., None])].long()
@@ -101,7 +103,7 @@ class BatchMaker:
             previous=previous,
             bias=nothing if self.chain else self._mask(anchor),
             text=self.embedding[f.ids[inside].long()] if self.chain else nothing,
-            held=Held(
+            goals=Goals(
                 last=f.last[row.flatten()],
                 lse=f.lse[row.flatten()],
                 greedy=f.greedy[sequences][:, None, None].expand(per_row).flatten(),
@@ -117,7 +119,7 @@ class BatchMaker:
         bias = torch.empty(b, 1, a * g, self.width + a * g, dtype=self.embedding.dtype, device=anchor.device)
         seen = (self.at < anchor[..., None])[:, :, None].expand(b, a, g, -1)
         if self.window is not None:
-            seen = seen & (anchor[..., None, None] + self.slots[:, None] - self.at < self.window)
+            seen = seen & (anchor[..., None, None] + self.depths[:, None] - self.at < self.window)
         bias[..., : self.width] = self._bias(seen.flatten(1, 2))[:, None]
         bias[..., self.width :] = self.within
         return bias

@@ -1,4 +1,4 @@
-"""The MTP control as a module to train: one causal layer that feeds on itself, unrolled as far as it is to chain.
+"""The MTP baseline as a trainable module: one causal layer applied to its own output, unrolled over the chain's steps.
 
 Row of token x_i at position i: fc [h_{i-1}; norm(E x_i)] -> layer -> norm -> m_i, which predicts x_{i+1}. h is the
 target's last hidden state; at chained step k > 1 it is m_{i-1} of step k - 1. Keys and values of earlier positions are
@@ -58,7 +58,7 @@ class ChainModule(nn.Module):
             seen = torch.cat([behind >= k, *(behind == k - j for j in range(1, k + 1))], dim=1)
             bias = torch.zeros(seen.shape, dtype=u.dtype, device=u.device).masked_fill(~seen, float("-inf"))
             q = layer.queries(h, cos, sin)
-            # a position before the k-th sees nothing and is nobody's; its own key keeps the softmax finite
+            # a position before the k-th sees nothing and is unused; its own key keeps the softmax finite
             mixed = F.scaled_dot_product_attention(
                 q,
                 torch.cat(keys, dim=2),

@@ -1,6 +1,6 @@
-"""The text a drafter trains on: prompts (the caller's and the target's own) and the target's answers.
+"""Training text of a drafter: prompts (the caller's and the target's own) and the target's answers.
 
-The target's own prompts are what it writes where a user turn would stand (after Magpie, arXiv 2406.08464).
+The target's own prompts are its completions of an empty user turn (after Magpie, arXiv 2406.08464).
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def own_prompts(
     log: Log,
     ranks: Ranks,
 ) -> list[tuple[int, ...]]:
-    """Up to `wanted` unique user turns that the target writes, as whole prompts; OPENED of them go on from an opener.
+    """Up to `wanted` unique user turns that the target writes, as full prompts; OPENED of them continue an opener.
 
-    About three of four draws serve.
+    About three of four draws are usable.
     """
     before, after = tokenizer.chat([("user", PLACE)]).split(PLACE)
     low, high = PROMPT_TOKENS
@@ -144,7 +144,7 @@ def own_prompts(
 
 
 def _seed(seed: int, ranks: Ranks) -> int:
-    """Of this rank's generation: no two ranks draw the same noise."""
+    """The seed of this rank's generation: no two ranks draw the same noise."""
     return seed + 1_000_003 * ranks.index
 
 
@@ -153,10 +153,10 @@ def plan_jobs(asked: Sequence[tuple[int, ...]], own: Sequence[tuple[int, ...]], 
     rng = np.random.default_rng(options.seed)
     pools = [[pool[i] for i in rng.permutation(len(pool))] for pool in (asked, own)]
     jobs: list[Job] = []
-    held = min(len(asked) // 8, options.validation // 8)  # of the caller's prompts, in each set
+    of_caller = min(len(asked) // 8, options.validation // 8)  # of the caller's prompts, in each set
     for split in (VALIDATION_T1, VALIDATION_MIXED):
-        rest = min(options.validation - held, len(own) // 8)
-        chosen = [pools[0].pop() for _ in range(held)] + [pools[1].pop() for _ in range(rest)]
+        rest = min(options.validation - of_caller, len(own) // 8)
+        chosen = [pools[0].pop() for _ in range(of_caller)] + [pools[1].pop() for _ in range(rest)]
         warmth = [1.0] * len(chosen) if split == VALIDATION_T1 else _mixed(len(chosen), rng)
         jobs += [Job(prompt=p, temperature=t, split=split) for p, t in zip(chosen, warmth, strict=True)]
     train = [Job(prompt=p, temperature=t, split=TRAIN) for t in REPEATS for p in pools[0]]
@@ -201,7 +201,7 @@ def assemble(jobs: Sequence[Job], answers: Sequence[np.ndarray], options: TrainO
 
 
 def repetition(tokens: np.ndarray) -> float:
-    """Share of a text's 4-grams that stood in it before."""
+    """Share of a text's 4-grams that occurred in it before."""
     if len(tokens) < 4:
         return 0.0
     grams = np.lib.stride_tricks.sliding_window_view(tokens, 4)

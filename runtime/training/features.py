@@ -1,4 +1,4 @@
-"""What the target says about every token of the data, once, on the device: the target never runs during training.
+"""The target's states and laws for every token of the data, computed once and kept on the device.
 
 Shapes: N tokens back to back, m taps, D hidden, V vocabulary, n sequences.
 """

@@ -1,4 +1,4 @@
-"""The training loop. It waits for the device only to log and to keep its state; the schedule follows the clock."""
+"""The training loop. It synchronises only to log and to save its state; the schedule follows wall-clock time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = 128  # validation sequences of a log line, of each set
 
 
 class Diverged(DsbenchError):
-    """A training that has come to nothing; `what` is not finite: "the loss is", "weights are"."""
+    """A training whose loss or weights are not finite; `what`: "the loss is", "weights are"."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"training diverged: {what} not finite", hint="lower --lr")
@@ -76,7 +76,7 @@ class Stepper:
     runs: launching its kernels one by one takes longer than running them.
     """
 
-    EAGER = 3  # real steps before the capture, which make what a capture must find made
+    EAGER = 3  # real steps before the capture, which allocate what a capture needs
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Stepper:
         self.optimiser.step()
         for p in self.parameters:
             p.grad = None
-        self.sums.add(parts, blocks.valid, blocks.held.greedy, size)
+        self.sums.add(parts, blocks.valid, blocks.goals.greedy, size)
 
 
 class Sums:
@@ -148,7 +148,7 @@ class Sums:
     def __init__(self, block: int, device: torch.device) -> None:
         self.block, self.steps = block, torch.zeros((), device=device)  # on the device: a graph's replays count too
         self.parts = torch.zeros(len(self.NAMES), device=device)
-        self.accepted, self.slots = torch.zeros(block, device=device), torch.zeros(block, device=device)
+        self.accepted, self.trials = torch.zeros(block, device=device), torch.zeros(block, device=device)
 
     @torch.no_grad()
     def add(self, parts: LossParts, valid: Tensor, greedy: Tensor, size: Tensor) -> None:
@@ -157,13 +157,13 @@ class Sums:
         seen = valid.view(-1, self.block)
         passed = torch.where(greedy, parts.match, parts.accept)
         self.accepted += (passed.view(-1, self.block) * seen).sum(0)
-        self.slots += seen.sum(0)
+        self.trials += seen.sum(0)
 
     def take(self) -> dict[str, Any]:
         """Means since the last call; the one place that waits for the device."""
         means = (self.parts / self.steps.clamp(min=1)).tolist()
-        acceptance = (self.accepted / self.slots.clamp(min=1)).tolist()
-        for total in (self.steps, self.parts, self.accepted, self.slots):
+        acceptance = (self.accepted / self.trials.clamp(min=1)).tolist()
+        for total in (self.steps, self.parts, self.accepted, self.trials):
             total.zero_()
         if not all(math.isfinite(m) for m in means):
             raise Diverged("the loss or its gradient is")
@@ -190,9 +190,9 @@ def _report(options: TrainOptions, setting: Setting, sums: Sums, progress: Progr
         **sums.take(),
     }
     refuse_infinite(setting.module)
-    held = torch.cat([setting.splits[s][:QUICK] for s in (VALIDATION_T1, VALIDATION_MIXED)])
-    if held.numel():
-        found = evaluate(setting, held, batch=options.batch, seed=options.seed)
+    validation = torch.cat([setting.splits[s][:QUICK] for s in (VALIDATION_T1, VALIDATION_MIXED)])
+    if validation.numel():
+        found = evaluate(setting, validation, batch=options.batch, seed=options.seed)
         record["tau"] = {event: numbers["tau"] for event, numbers in found.items()}
         record["acceptance_val"] = {event: numbers["acceptance"] for event, numbers in found.items()}
     return record

@@ -1,4 +1,5 @@
-"""Plain passes of a dense target over padded rows: prefill for generation, features for training. No sampling.
+"""Forward passes of a dense target over padded rows without paging: prefill for generation, features for training. No
+sampling.
 
 Shapes: n sequences, S positions (right-padded), D hidden, H heads, K key-value heads, E head width.
 """
@@ -23,7 +24,7 @@ from dsbench.runtime.targets.shape import ModelShape
 
 @contextmanager
 def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
-    """Holds scaled_dot_product_attention to `backends` on CUDA; no effect on the CPU."""
+    """Restricts scaled_dot_product_attention to `backends` on CUDA; no effect on the CPU."""
     if device.type != "cuda":
         yield
         return
@@ -32,12 +33,12 @@ def attention_by(device: torch.device, *backends: SDPBackend) -> Iterator[None]:
 
 
 def masked_attention(device: torch.device) -> AbstractContextManager[None]:
-    """For dense additive masks of many shapes: cuDNN would plan anew for every one."""
+    """For dense additive masks of many shapes, for each of which cuDNN would build a plan."""
     return attention_by(device, SDPBackend.EFFICIENT_ATTENTION)
 
 
 def training_attention(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """For dense additive masks of one shape, whose plan pays; cuDNN has none for single precision."""
+    """For dense additive masks of one shape: cuDNN, or efficient attention in fp32, which cuDNN lacks."""
     by = SDPBackend.EFFICIENT_ATTENTION if dtype == torch.float32 else SDPBackend.CUDNN_ATTENTION
     return attention_by(device, by)
 

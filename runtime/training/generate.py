@@ -1,4 +1,4 @@
-"""Sampling many answers from a dense target: a static cache, graphs on CUDA, rows that finished compacted away.
+"""Sampling many answers from a dense target: a static cache, graphs on CUDA, finished rows compacted away.
 
 Prompts are taken in order of length, so that a wave of rows shares its positions nearly; every CHUNK steps the
 finished rows leave and the rest close up. Needs no pages and knows nothing of drafters.
@@ -21,10 +21,10 @@ from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.training.forward import masked_attention, norm, padded_forward, split_heads
 from dsbench.runtime.training.memory import free_memory
 
-CHUNK = 32  # steps between two looks at which rows are done
+CHUNK = 32  # steps between two checks for finished rows
 BUCKET = 64  # cache lengths are rounded up to this, one graph each
 PREFILL_TOKENS = 65_536  # a prefill pass
-TELL_EVERY = 10.0  # seconds between two lines of the log within a wave
+LOG_EVERY = 10.0  # seconds between two lines of the log within a wave
 SHARE = {"cuda": 0.7, "cpu": 0.5}  # of free memory, for caches and logits; a CPU's passes need some of the rest
 
 Log = Callable[[dict[str, Any]], None]
@@ -54,7 +54,7 @@ def generate(
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     decoder = Decoder(target, eos, fitting_batch(target, min(batch, len(prompts)), width), width, limit)
     answers: list[np.ndarray] = [np.empty(0, np.int32)] * len(prompts)
-    began, told, done, tokens = time.perf_counter(), 0.0, 0, 0
+    began, logged, done, tokens = time.perf_counter(), 0.0, 0, 0
     log({"stage": stage, "done": 0, "of": len(order), "together": decoder.batch})
     for first in range(0, len(order), decoder.batch):
         wave = order[first : first + decoder.batch]
@@ -64,8 +64,8 @@ def generate(
                 answers[wave[owner]] = answer
                 tokens += len(answer)
             done, now = done + len(finished), time.perf_counter() - began
-            if done == first + len(wave) or now - told >= TELL_EVERY:
-                told = now
+            if done == first + len(wave) or now - logged >= LOG_EVERY:
+                logged = now
                 log({"stage": stage, "done": done, "of": len(order), "tokens": tokens, "seconds": round(now, 2)})
     return answers
 
@@ -85,7 +85,7 @@ class Decoder:
         shape, device = target.shape, target.device
         self.target, self.batch, self.width, self.limit = target, batch, width, limit
         self.quantum = 512 if device.type == "cuda" else 1
-        room = -(-width // BUCKET) * BUCKET  # masks of whole buckets: attention wants aligned ones
+        room = -(-width // BUCKET) * BUCKET  # masks span full buckets: attention needs aligned ones
         size = (shape.layers, batch, shape.kv_heads, room, shape.head_width)
         self.keys = torch.zeros(size, dtype=target.dtype, device=device)
         self.values = torch.zeros_like(self.keys)
@@ -121,7 +121,7 @@ class Decoder:
         self._prefill(prompts)
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Keys and values of whole prompts; the first step feeds the last prompt token again, over its own slot."""
+        """Keys and values of full prompts; the first step feeds the last prompt token again, overwriting its entry."""
         longest = max(len(p) for p in prompts)
         padded = np.zeros((len(prompts), longest), np.int64)
         for i, prompt in enumerate(prompts):
@@ -177,20 +177,20 @@ class Decoder:
         return [(o, out[i, :c].copy()) for i, (o, c) in enumerate(zip(owner, count, strict=True))]
 
     def _compact(self, live: int, n: int) -> tuple[int, int]:
-        """Closes up the rows that go on; returns their number and its padded size."""
-        stay = (~self.done[:live]).nonzero().squeeze(1)
-        left = stay.shape[0]
+        """Compacts the unfinished rows; returns their number and its padded size."""
+        going = (~self.done[:live]).nonzero().squeeze(1)
+        left = going.shape[0]
         if left == live:
             return live, n
         for row in (self.token, self.position, self.count, self.allowed, self.owner, self.scale, self.noise, self.out):
-            row[:left] = row[stay]
+            row[:left] = row[going]
         self.done[:left] = False
         self.done[left:] = True
         if left:
             used = min(self.width, int(self.position[:left].max()) + 1)
             for layer in range(self.target.shape.layers):
-                self.keys[layer, :left, :, :used] = self.keys[layer, :, :, :used][stay]
-                self.values[layer, :left, :, :used] = self.values[layer, :, :, :used][stay]
+                self.keys[layer, :left, :, :used] = self.keys[layer, :, :, :used][going]
+                self.values[layer, :left, :, :used] = self.values[layer, :, :, :used][going]
         return left, self._padded(left)
 
     def _step(self, n: int, bucket: int) -> None:

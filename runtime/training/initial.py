@@ -1,4 +1,4 @@
-"""Where a drafter starts: the target's last layers, reading the tap below as they would, no opinion on tokens yet.
+"""Initial weights of a drafter: the target's last layers reading the tap below them, and a head that outputs zeros.
 
 Shapes: D hidden, m taps, E head width, V vocabulary, r head rank.
 """
@@ -127,7 +127,7 @@ def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor
 
 
 def principal(table: Tensor, rank: int, std: float) -> Tensor:
-    """Rows of table [V, D] on its `rank` main directions [V, r], scaled as a whole to `std`; zero columns past D."""
+    """Rows of table [V, D] on its `rank` main directions [V, r], scaled to overall `std`; zero columns past D."""
     centred = table - table.mean(dim=0)
     _, directions = torch.linalg.eigh((centred.T @ centred).double().cpu())  # ascending
     kept = min(rank, table.shape[1])

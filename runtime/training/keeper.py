@@ -1,4 +1,4 @@
-"""What a training needs to go on after a stop: the order of its batches, where it stands, the file that keeps both."""
+"""Resuming a training: the order of its batches, its progress, and the file that stores both."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused
+from dsbench.runtime.training.atomic import atomic_file
 from dsbench.runtime.training.generate import Log
 from dsbench.runtime.training.optimise import Optimiser
 from dsbench.runtime.training.step import Setting
-from dsbench.runtime.training.whole import whole
 
 
 class BatchOrder:
-    """Batches of sequences, in one random order after another; what fills no batch at an order's end is skipped."""
+    """Batches of sequences, epoch by epoch in random order; an incomplete batch at an epoch's end is skipped."""
 
     def __init__(self, sequences: Tensor, batch: int, generator: torch.Generator) -> None:
         self.sequences, self.batch, self.generator = sequences, batch, generator
@@ -34,7 +34,7 @@ class BatchOrder:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands."""
+    """Progress of a training."""
 
     step: int = 0
     seconds: float = 0.0  # of optimisation so far
@@ -42,13 +42,13 @@ class Progress:
 
 
 class Keeper:
-    """Keeps a training's state in a file beside its output, so that a stop loses `every` seconds at most."""
+    """Saves a training's state beside its output every `every` seconds, so that a stop loses no more."""
 
     def __init__(self, path: Path | None, key: str, every: float) -> None:
         self.path, self.key, self.every, self.kept = path, key, every, 0.0
 
     def resume(self, setting: Setting, optimiser: Optimiser, order: BatchOrder, log: Log) -> Progress:
-        """Takes up a kept state. Raises EnvironmentRefused where it is damaged or of another training."""
+        """Loads a saved state. Raises EnvironmentRefused where it is damaged or of another training."""
         if self.path is None or not self.path.exists():
             return Progress()
         state = read_state(self.path, order.sequences.device)
@@ -78,7 +78,7 @@ class Keeper:
             "seconds": progress.seconds,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(self.path) as partial:
+        with atomic_file(self.path) as partial:
             torch.save(state, partial)
         self.kept = progress.seconds
 
@@ -88,7 +88,7 @@ class Keeper:
 
 
 def read_state(path: Path, device: torch.device) -> dict[str, Any]:
-    """A kept state as it was written. Raises EnvironmentRefused for a file that holds none, OSError for no file."""
+    """Reads a saved state. Raises EnvironmentRefused for a file that holds none, OSError for no file."""
     with path.open("rb") as stream:
         try:
             state = torch.load(stream, map_location=device, weights_only=True)

@@ -1,4 +1,4 @@
-"""How much memory a device has left, as far as it can be told without asking more of torch than it knows."""
+"""Free memory of a device: from CUDA, from Linux or other systems, or a default."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 MEMINFO = Path("/proc/meminfo")
-UNKNOWN = 2 << 30  # bytes that a machine which does not say is taken to have
+UNKNOWN = 2 << 30  # bytes assumed free where the system does not say
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes free on `device`; on CUDA what torch holds in reserve is given back first and counts."""
+    """Bytes free on `device`; on CUDA torch's reserve is released first."""
     if device.type != "cuda":
         return _free_host()
     torch.cuda.empty_cache()
@@ -20,7 +20,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def _free_host() -> int:
-    """Bytes that processes can take without swapping: Linux's own estimate, or free pages, or UNKNOWN."""
+    """Bytes available without swapping: Linux's own estimate, else free pages, else UNKNOWN."""
     try:
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) << 10

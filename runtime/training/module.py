@@ -24,7 +24,7 @@ from dsbench.runtime.training.forward import gated_mlp
 from dsbench.runtime.training.loss import ConfidenceLogits
 
 RESIDUAL = EVENTS.index("residual")
-PLAIN = 4  # features of the draft law that do not depend on the noise
+NOISE_FREE = 4  # features of the draft law that do not depend on the noise
 
 
 class Attention(nn.Module):
@@ -77,7 +77,7 @@ class DraftLayer(nn.Module):
         return k.transpose(1, 2), v.transpose(1, 2)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The rest of the layer, from what attention [B, H, N, E] brought to rows x [B, N, D]."""
+        """The rest of the layer: adds the attention output [B, H, N, E] to rows x [B, N, D], then the MLP."""
         mlp = self.mlp
         x = x + linear(mixed.transpose(1, 2).flatten(2), self.self_attn.o_proj)
         gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).to(x.dtype)
@@ -104,7 +104,7 @@ class MarkovHead(nn.Module):
             self.add_module(name, nn.Linear(columns, rows, bias=name + ".bias" in extra))
 
     def tokens(self, previous: Tensor, embedded: Tensor) -> Tensor:
-        """What the head knows of the tokens before its slots [B, A, G, w]; previous ids, embedded [B, A, G, D]."""
+        """e of the token before each depth, [B, A, G, w]; previous ids, embedded [B, A, G, D]."""
         if self.kind != "deep":
             e: Tensor = self.markov_w1(previous)
             return e.to(embedded.dtype)
@@ -141,18 +141,18 @@ class Confidences(nn.Module):
     def forward(self, seen: Tensor, features: Tensor, hidden: int) -> ConfidenceLogits:
         """seen [R, D + r] rows (hidden state first), features [R, FEATURES] of their draft laws.
 
-        The residual event never sees the perturbed margin, which would tell it the token that is drawn.
+        The residual event never sees the perturbed margin, which would reveal the token that is drawn.
         """
         seen = seen.float()
         free = seen[:, :hidden]
-        blind = torch.cat([features[:, :PLAIN], torch.zeros_like(features[:, PLAIN:])], dim=-1)
+        blind = torch.cat([features[:, :NOISE_FREE], torch.zeros_like(features[:, NOISE_FREE:])], dim=-1)
         blind[:, -1] = math.log(SHIFT)
-        whole = self.confidence_events(torch.cat([seen, features], dim=-1))[:, :RESIDUAL]
+        conditioned = self.confidence_events(torch.cat([seen, features], dim=-1))[:, :RESIDUAL]
         residual = self.confidence_events(torch.cat([seen, blind], dim=-1))[:, RESIDUAL:]
         return ConfidenceLogits(
             published=self.confidence_head.proj(seen).squeeze(-1),
             published_free=self.confidence_head_free.proj(free).squeeze(-1),
-            events=torch.cat([whole, residual], dim=-1),
+            events=torch.cat([conditioned, residual], dim=-1),
             free_events=self.confidence_free_events(free),
         )
 
@@ -183,7 +183,7 @@ class DrafterModule(nn.Module):
     def forward(
         self, taps: Tensor, anchor: Tensor, embedded: Tensor, previous: Tensor, bias: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Head input [R, D + r] (hidden, sequential feature) and what the confidences see [R, D + r] (hidden, token).
+        """Head input [R, D + r] (hidden, sequential feature) and confidence input [R, D + r] (hidden, token).
 
         Of `Blocks`: taps [B, S, m D], anchor [B, A], embedded [B, A, G, D], previous [B, A, G], bias [B, 1, N, S + N].
         """
@@ -216,7 +216,7 @@ class DrafterModule(nn.Module):
         return norm(x, self.norm, eps).view(b, a, g, -1)
 
     def _features(self, e: Tensor, hidden: Tensor) -> Tensor:
-        """What feeds W2 [B, A, G, r]; slots one after the other where the head carries a state."""
+        """Input of W2 [B, A, G, r]; depth by depth where the head carries a state."""
         assert self.markov_head is not None
         if self.shape.head == "vanilla":
             return e

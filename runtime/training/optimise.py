@@ -1,7 +1,7 @@
-"""What moves the parameters: Muon for the matrices inside the drafter, AdamW for everything else; the schedule.
+"""The optimisers, Muon for matrices inside the drafter and AdamW for all else, and the learning-rate schedule.
 
 Muon (Jordan et al., 2024) takes the orthogonal part of the momentum. Its updates are scaled to the size of AdamW's
-(Liu et al., arXiv 2502.16982), so that one schedule serves both. Tables of tokens and single rows stay with AdamW.
+(Liu et al., arXiv 2502.16982), so that one schedule serves both. Token tables and single rows use AdamW.
 Everything a step needs is on the device, so that a step can be captured in a graph.
 """
 
@@ -26,8 +26,8 @@ TABLES = ("markov_w1", "markov_w2")
 
 
 class Muon:
-    """Matrices of one shape, up to a transpose, move as one stack. Torch's own runs them one by one, 5 ms of launches
-    a step here, and cannot be captured.
+    """Updates matrices of one shape, up to a transpose, as one stack. Torch's own Muon updates them one by one, 5 ms of
+    launches a step here, and cannot be captured.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -68,7 +68,7 @@ def _wide(matrix: Tensor) -> Tensor:
 
 
 class Optimiser:
-    """Both as one, at the learning rate that `lr` holds."""
+    """Both optimisers as one, with the learning rate in the tensor `lr`."""
 
     def __init__(self, module: nn.Module, options: TrainOptions) -> None:
         named = list(module.named_parameters())

@@ -1,4 +1,4 @@
-"""Several processes, one GPU each: who this one is, and what they must agree on. One process is a rank of one.
+"""Several training processes, one GPU each: this process's rank, and the collectives. One process is rank 0 of 1.
 
 Started by torchrun (RANK, WORLD_SIZE, LOCAL_RANK). Every rank answers its share of the prompts, keeps features of its
 share of the sequences, and adds its gradients to the others'.
@@ -32,15 +32,15 @@ class Ranks:
         return list(items[self.index :: self.count])
 
     def together(self, shared: Sequence[Any]) -> list[Any]:
-        """The inverse of `share`: every rank's results, in the order of the whole."""
+        """The inverse of `share`: every rank's results, in the original order."""
         if self.count == 1:
             return list(shared)
         parts: list[Any] = [None] * self.count
         dist.all_gather_object(parts, list(shared))
-        whole: list[Any] = [None] * sum(len(p) for p in parts)
+        total: list[Any] = [None] * sum(len(p) for p in parts)
         for index, part in enumerate(parts):
-            whole[index :: self.count] = part
-        return whole
+            total[index :: self.count] = part
+        return total
 
     def add(self, values: Sequence[Tensor]) -> None:
         """Sums tensors over the ranks, in place, in one message."""
@@ -59,7 +59,7 @@ class Ranks:
             dist.broadcast(value, src=0)
 
     def agree(self, number: float) -> float:
-        """The first rank's number, through the host so that no device waits."""
+        """The first rank's number, broadcast through the host without a device synchronisation."""
         if self.count == 1:
             return number
         box: list[Any] = [number]
@@ -69,7 +69,7 @@ class Ranks:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
-    """The ranks that torchrun started, joined for a while, each on its own GPU; this one alone where it did not."""
+    """Joins the ranks that torchrun started for the block, each on its own GPU; without torchrun, a single rank."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Ranks()

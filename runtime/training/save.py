@@ -1,4 +1,4 @@
-"""Writing a drafter's folder: config.json, bf16 shards with their index, the card. It appears whole or not at all."""
+"""Writes a drafter's folder atomically: config.json, bf16 shards with their index, the card."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def drafter_tensors(module: DrafterModule | ChainModule, vocabulary: Tensor) -> 
 def save_drafter(
     module: DrafterModule | ChainModule, vocabulary: Tensor, out: Path, *, target_layers: int, card: Mapping[str, Any]
 ) -> None:
-    """Replaces the folder `out`. The old one stays until the new one is complete."""
+    """Replaces the folder `out`; the old one is kept until the new one is complete."""
     partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,6 +1,4 @@
-"""One step's forward and loss, plain or compiled, and what a training holds. A compiled forward is believed once it
-agrees with the plain one on a batch.
-"""
+"""One training step: forward and loss, eager or compiled; a compiled forward must agree with the eager one."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the loop trains and on what."""
+    """The module being trained and its data."""
 
     module: Module
     maker: BatchMaker
@@ -46,12 +44,12 @@ class Setting:
 
 def loss_of(forward: Forward, setting: Setting, blocks: Blocks, seed: Tensor) -> LossParts:
     """The loss of a batch; `seed` keys the noise of the coupled event."""
-    module, heads, held = setting.module, setting.heads, blocks.held
+    module, heads, goals = setting.module, setting.heads, blocks.goals
     x, seen = forward(*module.inputs(blocks, heads.cos, heads.sin))
-    total, ce, accept, soft, match, features = HeadLoss.apply(x, module.w2, heads.head, held, seed, setting.shares)  # type: ignore[no-untyped-call]
+    total, ce, accept, soft, match, features = HeadLoss.apply(x, module.w2, heads.head, goals, seed, setting.shares)  # type: ignore[no-untyped-call]
     logits = module.confidences(seen, features, module.shape.layer.hidden)
-    confidence, free = confidence_loss(logits, held, accept, match)
-    weight = held.weight
+    confidence, free = confidence_loss(logits, goals, accept, match)
+    weight = goals.weight
     return LossParts(
         total=total + confidence + free,
         ce=(weight * ce).sum(),
@@ -65,9 +63,9 @@ def loss_of(forward: Forward, setting: Setting, blocks: Blocks, seed: Tensor) ->
 
 
 def compiled(setting: Setting, blocks: Blocks, log: Log) -> Forward:
-    """The compiled forward, tried on `blocks` against the plain one; the plain one where that fails."""
+    """The compiled forward, tried on `blocks` against the eager one; the eager one where that fails."""
     module, began = setting.module, time.perf_counter()
-    plain = _gradient_of(module, setting, blocks)
+    eager = _gradient_of(module, setting, blocks)
     try:
         forward: Forward = torch.compile(module, dynamic=False)
         fast = _gradient_of(forward, setting, blocks)
@@ -76,8 +74,8 @@ def compiled(setting: Setting, blocks: Blocks, log: Log) -> Forward:
         module.zero_grad(set_to_none=True)
         return module
     seconds = round(time.perf_counter() - began, 1)
-    agree = all(abs(a - b) <= 0.05 * abs(a) + 1e-3 for a, b in zip(plain, fast, strict=True))
-    log({"stage": "compile", "seconds": seconds, "plain": plain, "compiled": fast, "agree": agree})
+    agree = all(abs(a - b) <= 0.05 * abs(a) + 1e-3 for a, b in zip(eager, fast, strict=True))
+    log({"stage": "compile", "seconds": seconds, "eager": eager, "compiled": fast, "agree": agree})
     return forward if agree else module
 
 

@@ -1,4 +1,4 @@
-"""Training text as one array of tokens, and its file, which is believed only as far as it was checked.
+"""Training text as one array of tokens, and its file, which is checked when it is read.
 
 Shapes: n sequences, N tokens of all of them.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.runtime.training.whole import whole
+from dsbench.runtime.training.atomic import atomic_file
 
 TRAIN, VALIDATION_T1, VALIDATION_MIXED = 0, 1, 2
 SPLITS = ("train", "validation_t1", "validation_mixed")  # their names in the meta
@@ -56,10 +56,10 @@ class TokenData:
 
 
 def save_data(data: TokenData, path: Path) -> None:
-    """Writes the file whole or not at all; makes its folder."""
+    """Writes the file atomically; makes its folder."""
     ids = data.ids.astype(np.uint16) if not len(data.ids) or data.ids.max() < 1 << 16 else data.ids
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as partial, partial.open("wb") as stream:
+    with atomic_file(path) as partial, partial.open("wb") as stream:
         np.savez_compressed(
             stream,
             ids=ids,
@@ -108,7 +108,7 @@ def _damaged(path: Path, fault: str) -> UsageError:
 
 
 def _fault(arrays: dict[str, np.ndarray], meta: Any) -> str:
-    """What is wrong with a file's content whatever the target, in words; empty where nothing is."""
+    """Describes what is wrong with a file's content for any target; empty where nothing is."""
     for name, array in arrays.items():
         if array.ndim != 1 or array.dtype.kind not in KINDS[name]:
             return f"{name} has {array.ndim} dimensions of type {array.dtype}"

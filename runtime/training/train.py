@@ -1,4 +1,4 @@
-"""The whole pipeline behind `dsbench train`: data, features, drafter, card. `fit.py` holds the loop."""
+"""The pipeline of `dsbench train`: data, features, drafter, card. `fit.py` has the loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def train_drafter(
 
     `prompts` are user turns of the caller, `openers` first words of others, `command` the call to name in the card;
     `log` takes one record at a time. Runs in the target's device and dtype.
-    An interrupted call is taken up by the same call: the data from its file, the training from the state beside `out`.
+    The same call resumes an interrupted one: the data from its file, the training from the state beside `out`.
     """
     model, ranks = target.model, ranks or Ranks()
     log = log if ranks.first else _silent
@@ -108,13 +108,13 @@ def make_data(
     openers: Sequence[str] = (),
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
-    """The data of a training alone, into `options.data_path`; returns what is said of it."""
+    """The data of a training alone, into `options.data_path`; returns its facts."""
     ranks = ranks or Ranks()
     return obtain_data(options, target, prompts, openers, log if ranks.first else _silent, ranks).meta
 
 
 def _silent(record: dict[str, Any]) -> None:
-    """Only the first rank speaks."""
+    """The log of the other ranks: drops records."""
 
 
 def _finite(tree: Any) -> bool:
@@ -125,7 +125,7 @@ def _finite(tree: Any) -> bool:
 
 
 def _key(options: TrainOptions, data: TokenData, ranks: Ranks) -> str:
-    """What a kept state must have in common with the training that takes it up."""
+    """Digest of what a saved state must share with the training that resumes it."""
     facts = asdict(options) | {"data_path": None, "log_every": 0, "ranks": ranks.count, "data": data.meta}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

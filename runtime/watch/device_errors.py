@@ -1,4 +1,4 @@
-"""A device that fails ends a run with one line: nothing after it can be trusted, and no program recovers it."""
+"""Turns device errors into one line: after one, the process cannot use the device any more."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def named_device_errors() -> Iterator[None]:
 
 
 def first_line(problem: BaseException) -> str:
-    """What an exception says, without what follows; its name where it says nothing."""
+    """The first line of an exception's message; its type name where it has none."""
     return next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)

@@ -1,8 +1,8 @@
-"""What host and device did when, on one clock: spans of named phases, kept for whoever wants to see a few rounds.
+"""A timeline of host and device work on one clock: spans of named phases.
 
 A span on the device lies between two stamps around the work that a phase issues (a replay, or an eager pass), so it
-begins when the device is free for it and ends with its last kernel. On a CPU the device is the same thread, and its
-spans those of the computing. On CUDA every span is an NVTX range too: ranges inside a captured region vanish on replay.
+begins when the device is free for it and ends with its last kernel. On a CPU the device is the same thread. On CUDA
+every span is an NVTX range too: ranges inside a captured region vanish on replay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Span:
 class Timeline:
     """A recorder to hand to an engine (`record`), which sets `round`. Spans of a row never overlap.
 
-    `slack`: seconds by which the device's clock may be off against the host's.
+    `slack`: largest error in seconds between the device's clock and the host's.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,7 +55,7 @@ class Timeline:
 
     @contextmanager
     def span(self, name: str, *, device: bool = False) -> Iterator[None]:
-        """A phase of the host; `device`: it issues work, whose own time is kept as well."""
+        """Records a phase of the host; `device`: also the device time of the work it issues."""
         number = self.round
         if self._nvtx is not None:
             self._nvtx.range_push(f"{name} {number}")
@@ -73,7 +73,7 @@ class Timeline:
 
     @contextmanager
     def work(self, name: str) -> Iterator[None]:
-        """What a phase issues to the device, inside a span of the host: kept for the device alone."""
+        """Records the device time of work issued inside a host span."""
         if self._nvtx is not None:
             self._nvtx.range_push(f"{name} {self.round}: device")
         first = stamp(self.device)
@@ -85,7 +85,7 @@ class Timeline:
                 self._nvtx.range_pop()
 
     def spans(self) -> list[Span]:
-        """All that was recorded, by begin; waits for the device."""
+        """All spans, ordered by begin; synchronises the device."""
         self._wait()
         done = [
             Span(row="device", name=name, round=number, begin=between(self._zero, a), end=between(self._zero, b))
@@ -102,10 +102,10 @@ class Timeline:
 
 
 def spanned(timeline: Timeline | None, name: str, *, device: bool = False) -> AbstractContextManager[None]:
-    """A span where somebody records, else nothing."""
+    """`timeline.span` where there is a timeline, else a null context."""
     return nullcontext() if timeline is None else timeline.span(name, device=device)
 
 
 def working(timeline: Timeline | None, name: str) -> AbstractContextManager[None]:
-    """`Timeline.work` where somebody records, else nothing."""
+    """`timeline.work` where there is a timeline, else a null context."""
     return nullcontext() if timeline is None else timeline.work(name)

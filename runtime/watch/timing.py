@@ -1,4 +1,4 @@
-"""Seconds per phase. On a GPU each phase ends with a synchronisation, so that its time is its own."""
+"""Phase timers, clocks and device stamps. On a GPU each timed phase ends with a synchronisation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
-HOLD = 800_000  # cycles: longer than a host takes to answer and to launch, .4 ms at 2 GHz
+HOLD = 800_000  # cycles, .4 ms at 2 GHz: longer than a host takes to launch
 
 
 class PhaseTimer:
     """Wall-clock of named phases since the last `reset`. `now` counts from when the timer was made.
 
-    `around`: what a phase, and the wait after it, run within.
+    `around`: a context manager entered for each phase and for the wait after it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class PhaseTimer:
         return time.perf_counter() - self._origin
 
     def reset(self) -> None:
-        """All phases at 0: one that runs inside another, as in a captured graph, takes no time of its own."""
+        """Sets all phases to 0."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
@@ -45,7 +45,7 @@ class PhaseTimer:
 
 
 class Clock:
-    """Seconds of a loop since it was made: the wall's or, where it is `counted`, those it is told of, and no others."""
+    """Seconds since it was made: wall-clock or, if `counted`, the sum of what was passed to `count`."""
 
     def __init__(self, *, counted: bool = False) -> None:
         self._counted, self._seconds, self._origin = counted, 0.0, time.perf_counter()
@@ -57,7 +57,7 @@ class Clock:
         self._seconds += seconds
 
     def rest(self, until: float) -> None:
-        """Nothing happens until then."""
+        """Sleeps until that second; a counted clock jumps to it."""
         if self._counted:
             self._seconds = max(self._seconds, until)
         else:
@@ -65,13 +65,13 @@ class Clock:
 
 
 def sleep_until(now: Callable[[], float], until: float) -> None:
-    """Lets the cores go until the clock says `until`; it wakes up late rather than early."""
+    """Sleeps until the clock reads `until` or a little later."""
     while (left := until - now()) > 0:
         time.sleep(left)
 
 
 def hold(device: torch.device) -> None:
-    """Keeps a device at work that counts for nothing, so that what its host launches meanwhile follows at once."""
+    """Occupies a CUDA device for HOLD cycles, so that work launched meanwhile runs back to back."""
     if device.type == "cuda":
         sleep: Any = torch.cuda._sleep
         sleep(HOLD)
@@ -81,7 +81,7 @@ Stamp = Any  # a CUDA event, or seconds
 
 
 def stamp(device: torch.device) -> Stamp:
-    """Now, in the order of the device's work."""
+    """The current point in the device's stream: a recorded CUDA event, or host seconds on a CPU."""
     if device.type != "cuda":
         return time.perf_counter()
     make: Any = torch.cuda.Event
@@ -91,9 +91,10 @@ def stamp(device: torch.device) -> Stamp:
 
 
 def passed(mark: Stamp) -> bool:
+    """Whether the device has reached the stamp; does not wait."""
     return isinstance(mark, float) or bool(mark.query())
 
 
 def between(first: Stamp, last: Stamp) -> float:
-    """Seconds between two stamps that have passed."""
+    """Seconds between two stamps; both must have passed."""
     return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3

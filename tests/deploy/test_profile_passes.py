@@ -52,7 +52,7 @@ def test_every_tier_of_every_batch_is_timed_by_replay_and_by_step(profiled):
     assert count["pass"] == count["verify"] == 3 * count["step"] > 0
     assert {s.rows for s in samples if s.phase == "plain"} == {1, 3}
     assert {(s.requests, s.rows) for s in samples if s.phase == "shallow"} == {(1, 4), (3, 4)}
-    assert table.slot_bias >= 0 and table.slot.at == (1, 3)
+    assert table.depth_bias >= 0 and table.depth.at == (1, 3)
     assert table.draft_seconds(3, 30, 2) <= table.draft_seconds(3, 30)
 
 
@@ -80,6 +80,6 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
     alone = {(s.requests, s.rows): s.seconds for s in pass_samples(visits, 4, overlap=True) if s.phase == "verify"}
     assert alone == {(2, 2): 3.0, (2, 6): 5.0, (2, 10): 7.0}
     first = replace(visits[0], shallow=(1.4,) * 3)
-    slot_bias, slot = slot_curve(pass_samples([first], 4, overlap=True))
-    assert slot_bias == pytest.approx(0.2) and slot.at == (2,)
+    depth_bias, slot = slot_curve(pass_samples([first], 4, overlap=True))
+    assert depth_bias == pytest.approx(0.2) and slot.at == (2,)
     assert CostSample(2, 0, 16, 2.0, "draft", 0) in samples and CostSample(2, 10, 16, 14.0, "step", 0) in samples

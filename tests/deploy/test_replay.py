@@ -29,14 +29,14 @@ from dsbench.runtime.drafters.random import random_drafter
 
 def test_the_recorder_writes_plain_decodings_text_and_judges_every_anchor():
     trace = toy_trace()
-    plain, whole = (make_requests(8, vocab=VOCAB, max_tokens=20) for _ in range(2))
-    run("none", plain, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
-    assert [list(row.output) for row in trace.rows] == [r.output for r in plain]
-    engine = run("static", whole, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
+    canonical, other = (make_requests(8, vocab=VOCAB, max_tokens=20) for _ in range(2))
+    run("none", canonical, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
+    assert [list(row.output) for row in trace.rows] == [r.output for r in canonical]
+    engine = run("static", other, batch=8, target=ToyTarget(VOCAB), drafter=ToyDrafter(VOCAB, BLOCK))
     seen = 0
     for done in engine.rounds:
         drafts = trace.rows[done.request].drafts
-        at, ceiling = done.output_index - 1, later_ceiling(done, whole[done.request], "coupled")
+        at, ceiling = done.output_index - 1, later_ceiling(done, other[done.request], "coupled")
         if ceiling > 0:
             assert drafts.match[at] == ceiling - 1 and not drafts.censored[at]
             seen += 1
@@ -66,7 +66,7 @@ def test_rounds_accept_what_the_trace_says_on_a_random_target(mode, graphs):
         ceiling = later_ceiling(done, queue[done.request], "coupled")
         if ceiling > 0:
             assert ceiling == match + 1
-        assert done.free_logits == tuple(drafts.free[at].tolist())
+        assert done.token_free_logits == tuple(drafts.token_free[at].tolist())
         some += match > 0 and ceiling > 0
         assert done.flips == 0
     assert sum(s.flips for s in engine.steps) == 0
@@ -94,8 +94,8 @@ def test_a_replay_makes_the_windows_of_the_run_it_was_recorded_from(mode, draft)
     ):
         if target.salt == 9:  # token-free confidences are all zero in the toy drafter's own passes
             for request in queue:
-                blind = np.zeros_like(request.trace.free)
-                request.trace = DraftTrace(match=request.trace.match, logits=request.trace.logits, free=blind)
+                blind = np.zeros_like(request.trace.token_free)
+                request.trace = DraftTrace(match=request.trace.match, logits=request.trace.logits, token_free=blind)
             kinds["drafter"] = ToyDrafter(VOCAB, BLOCK, salt=5)
         engine = run(mode, queue, target=target, **kinds)
         mine.append([(r.request, r.output_index, r.window, r.verified, r.accepted, r.ceiling) for r in engine.rounds])
@@ -135,7 +135,7 @@ def test_recorded_confidences_are_calibrated_ones():
     raw, made = toy_trace(), recorded(calibrations=CalibrationSet(entries=tuple(maps)))
     for before, after in zip(raw.rows, made.rows, strict=True):
         np.testing.assert_allclose(after.drafts.logits, 2 * before.drafts.logits + 0.5, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(after.drafts.free, 2 * before.drafts.free - 1, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(after.drafts.token_free, 2 * before.drafts.token_free - 1, rtol=1e-6, atol=1e-6)
     prior = raw.calibrations().choose("coupled", 1.0)
     assert prior.exact and prior.calibration.scale == (1.0,) * BLOCK
     first = [m >= 1 for row in raw.rows for m in row.drafts.match]
@@ -164,7 +164,7 @@ def long_trace(block: int = 7) -> Trace:
     for number in range(300):
         level = np.convolve(rng.normal(0, 3, 99), np.ones(20) / 20, "valid")[:, None]
         logits = (level + rng.normal(0, 1, (80, block))).astype(np.float32)
-        drafts = DraftTrace(match=np.zeros(80, np.int8), logits=logits, free=logits + 1)
+        drafts = DraftTrace(match=np.zeros(80, np.int8), logits=logits, token_free=logits + 1)
         rows.append(TraceRow(name=f"p{number}", workload="tiny", prompt=(1,), output=(2,) * 81, drafts=drafts))
     return Trace(block=block, event=EVENT, provenance={"target": "drawn"}, rows=tuple(rows))
 
@@ -182,7 +182,7 @@ def test_rescaling_hits_the_published_acceptance_in_rounds_that_verify_the_whole
             reached = np.arange(7) < min(m + 1, seen)
             trials += reached
             passed += np.arange(7) < m
-            for head, logits in enumerate((d.logits, d.free)):
+            for head, logits in enumerate((d.logits, d.token_free)):
                 expected[head] += reached / (1 + np.exp(-logits[at].astype(np.float64)))
             at += m + 1
     error = np.sqrt(curve * (1 - curve) / trials)
@@ -215,7 +215,7 @@ def test_a_damaged_trace_is_refused():
     with pytest.raises(ValueError, match="need match"):
         replace(drafts, match=drafts.match[1:])
     with pytest.raises(ValueError, match="finite"):
-        replace(drafts, free=drafts.free * np.nan)
+        replace(drafts, token_free=drafts.token_free * np.nan)
     with pytest.raises(ValueError, match="anchors"):
         replace(toy_trace().rows[0], output=(1, 2))
 

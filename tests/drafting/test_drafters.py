@@ -45,7 +45,7 @@ def record(window, accepted, delivered=None):
         flips=0,
         drafts=(),
         logits=(),
-        free_logits=(),
+        token_free_logits=(),
     )
 
 
@@ -382,7 +382,7 @@ def test_calibrate_writes_its_report_and_pictures(setting, model, tmp_path):
             assert [row.scores for row in report.select(**place)] == [scores]
     rounds = pd.read_parquet(tmp_path / "c-rounds.parquet")
     for entry in shipped.entries:  # and a fit to the kept rounds is the shipped one
-        column = "logits" if entry.head == "conditioned" else "free_logits"
+        column = "logits" if entry.head == "conditioned" else "token_free_logits"
         mine = rounds[rounds["request"] % 2 == 0]
         again = Rounds(
             logits=np.stack(mine[column]).astype(np.float64),

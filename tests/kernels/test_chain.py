@@ -28,13 +28,13 @@ ATTENTION = {
 }
 TILED = {"ROWS": 5, "PAGE": 64, "LANES": 16, "KEYS": 64, "WINDOW": False, "SPLIT": True}
 WIDE = {"p_squares": "fp32", "p_made": "fp32", "p_cos": "fp32", "p_sin": "fp32", "p_tops": "fp32", "p_sums": "fp32"}
-WIDE |= dict.fromkeys(("p_position", "p_slot", "p_ids"), "i64") | dict.fromkeys(("p_pages", "p_cu_rows"), "i32")
+WIDE |= dict.fromkeys(("p_position", "p_cache_index", "p_ids"), "i64") | dict.fromkeys(("p_pages", "p_cu_rows"), "i32")
 WIDE |= {"p_context": "i32"}
 KERNELS = [
-    *(("fused", "_qkv_kernel", tile | HEADS) for tile in (ONE, FEW, MANY)),
-    *(("fused", "_gate_kernel", tile | {"WIDTH": 1536}) for tile in (ONE, FEW, MANY)),
-    *(("fused", "_product_kernel", tile | {"N": 576, "p_squares": None}) for tile in (ONE, FEW, MANY)),
-    ("fused", "_embed_kernel", {"D": 576, "BLOCK": 1024}),
+    *(("fused.products", "_qkv_kernel", tile | HEADS) for tile in (ONE, FEW, MANY)),
+    *(("fused.products", "_gate_kernel", tile | {"WIDTH": 1536}) for tile in (ONE, FEW, MANY)),
+    *(("fused.products", "_product_kernel", tile | {"N": 576, "p_squares": None}) for tile in (ONE, FEW, MANY)),
+    ("fused.products", "_embed_kernel", {"D": 576, "BLOCK": 1024}),
     ("norm", "_add_norm_kernel", {"D": 576, "BLOCK": 1024}),
     ("swiglu", "_swiglu_kernel", {"WIDTH": 1536, "BLOCK": 1024}),
     ("rope", "_rotate_kernel", HEADS | {"PADDED": 32, "TILE": 16}),
@@ -75,5 +75,7 @@ def test_a_chained_kernel_touches_nothing_but_weights_before_it_waits(module, na
 @pytest.mark.parametrize("tile", [ONE, FEW])
 def test_only_its_weights_are_read_by_a_product_of_few_rows_before_it_waits(tile):
     """The sixteen outputs of 1024 numbers, in loads of eight, by 128 threads: and not a load more."""
-    before = compiled("fused", "_product_kernel", tile | {"N": 576, "p_squares": None}).split("griddepcontrol.wait")[0]
+    before = compiled("fused.products", "_product_kernel", tile | {"N": 576, "p_squares": None}).split(
+        "griddepcontrol.wait"
+    )[0]
     assert len(re.findall(r"ld\.global\S*\.v4", before)) == len(re.findall(r"ld\.global", before)) == 16

@@ -1,4 +1,4 @@
-"""Passes on fused products: as plain ones but for rounding, here in plain torch; and the tiles that are chosen."""
+"""Passes on fused products: as unfused ones but for rounding, here in torch; and the tiles that are chosen."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def passes(monkeypatch, fuse):
 
 def test_fused_passes_are_the_plain_ones_but_for_rounding(monkeypatch):
     """fp32 sums of 48 products in another order, through four layers: logits of some 10 agree to 1e-4."""
-    plain, made = passes(monkeypatch, False), passes(monkeypatch, True)
+    unfused, made = passes(monkeypatch, False), passes(monkeypatch, True)
     assert made[0].shape == (9, 64) and made[1].shape == (9, 3 * 32)
-    for one, two in zip(made, plain, strict=True):
+    for one, two in zip(made, unfused, strict=True):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
 
 

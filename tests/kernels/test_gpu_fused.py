@@ -116,7 +116,7 @@ def pass_over(shape, dtype, counts):
 @pytest.mark.parametrize("name", list(SHAPES))
 @torch.inference_mode()
 def test_a_fused_pass_is_as_near_to_fp32_as_the_plain_one(name, rows, monkeypatch):
-    """Same weights in fp32: the fused pass rounds as often as the plain one or less, though elsewhere; of few
+    """Same weights in fp32: the fused pass rounds as often as the unfused one or less, though elsewhere; of few
     numbers a root mean square is uncertain."""
     counts = [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)
     layers = []
@@ -126,8 +126,8 @@ def test_a_fused_pass_is_as_near_to_fp32_as_the_plain_one(name, rows, monkeypatc
     made = pass_over(SHAPES[name], torch.bfloat16, counts)[1]()
     assert len(layers) == SHAPES[name].layers
     monkeypatch.setattr(fused_tiles, "NARROW_ROWS", 0)
-    plain = pass_over(SHAPES[name], torch.bfloat16, counts)[1]()
-    for one, two, exact in zip(made, plain, fine, strict=True):  # logits, taps
+    unfused = pass_over(SHAPES[name], torch.bfloat16, counts)[1]()
+    for one, two, exact in zip(made, unfused, fine, strict=True):  # logits, taps
         assert one.shape == two.shape and one.dtype == two.dtype == torch.bfloat16
         off, usual = ((x.float() - exact).square().mean().sqrt() for x in (one, two))
         assert off <= 2 * usual, (float(off), float(usual))
@@ -179,8 +179,8 @@ def test_a_projection_of_few_rows_may_be_the_small_kernels(rows, monkeypatch):
     weight = (torch.randn(4096, 4096, generator=generator, device="cuda") / 64).bfloat16()
     x = torch.randn(rows, 4096, generator=generator, device="cuda").bfloat16()
     torch.cuda.synchronize()
-    plain = Projection(weight)(x)
+    unfused = Projection(weight)(x)
     monkeypatch.setattr(fused_tiles, "SMALL_ROWS", 16)
     small = Projection(weight)(x)
     assert torch.equal(small, fused.small_product(x, weight))
-    torch.testing.assert_close(small, plain, atol=2e-2, rtol=2**-7)
+    torch.testing.assert_close(small, unfused, atol=2e-2, rtol=2**-7)

@@ -1,4 +1,4 @@
-"""On a CUDA device: plans bit for bit those of plain torch there and on a CPU, at real sizes, and replayed."""
+"""On a CUDA device: plans bit for bit those of torch there and on a CPU, at real sizes, and replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a CUDA device: the row kernels at real sizes in bf16 against plain torch there, and in a captured graph."""
+"""On a CUDA device: the row kernels at real sizes in bf16 against torch there, and in a captured graph."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_captured_row_step_replays_with_other_rows_some_without_a_slot():
     for live in (16, 5, 0, 9):
         x["qkv"].copy_(torch.randn(x["qkv"].shape))
         x["positions"].copy_(torch.arange(16) * (torch.arange(16) < live))
-        x["slots"].copy_(torch.where(torch.arange(16) < live, 15 - torch.arange(16), -1))
+        x["cache_indices"].copy_(torch.where(torch.arange(16) < live, 15 - torch.arange(16), -1))
         beside = {name: x[name].clone() for name in ("keys", "values")}
         last = {name: x[name][-1].clone() for name in beside}
         graph.replay()

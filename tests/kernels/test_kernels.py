@@ -63,8 +63,8 @@ def test_a_row_without_a_slot_leaves_nothing_in_a_page_that_is_somebodys():
     rotate_and_store(**x)
     for name in KEPT:
         kept = x[name][:-1].transpose(1, 2).flatten(0, 1)
-        assert kept.isnan().all(dim=-1).sum() == len(kept) - (x["slots"] >= 0).sum()
-        assert torch.isfinite(kept[x["slots"][x["slots"] >= 0]]).all()
+        assert kept.isnan().all(dim=-1).sum() == len(kept) - (x["cache_indices"] >= 0).sum()
+        assert torch.isfinite(kept[x["cache_indices"][x["cache_indices"] >= 0]]).all()
 
 
 ATTENTION = next(op for op in registry() if op.name == "paged_attention")

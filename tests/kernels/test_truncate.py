@@ -44,10 +44,10 @@ def test_what_stays_is_what_the_rule_says(vocab, levels):
     temperature = torch.tensor([0.0, 0.3, 1.0, 1.7])[torch.arange(120) % 4]
     top_k = torch.tensor([0, 1, 2, 7, 59, 60, 100])[torch.arange(120) % 7]
     top_p = torch.tensor([1.0, 0.05, 0.37, 0.8, 0.99])[torch.arange(120) % 5]
-    stays = kept_logits(logits, truncate(logits, temperature, top_k, top_p)) > -math.inf
+    keeps = kept_logits(logits, truncate(logits, temperature, top_k, top_p)) > -math.inf
     for r in range(120):
         wanted = kept_columns(logits[r].tolist(), *(x[r].item() for x in (temperature, top_k, top_p)))
-        assert set(stays[r].nonzero().flatten().tolist()) == wanted, r
+        assert set(keeps[r].nonzero().flatten().tolist()) == wanted, r
 
 
 def test_draws_within_bounds_are_draws_from_what_stays():

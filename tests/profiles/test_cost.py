@@ -19,7 +19,7 @@ from dsbench.profiles.cost import Box, CostTable, StepShape, load_cost_table
 from dsbench.profiles.curve import Curve
 from dsbench.profiles.fit import CostCell, CostSample, collapse, fit_cost_table
 from dsbench.profiles.holdout import choose_holdout
-from dsbench.profiles.plain import PlainPass, plain_line
+from dsbench.profiles.no_draft import NoDraftPass, no_draft_line
 from dsbench.profiles.regret import decision_regret
 from dsbench.profiles.samples import load_samples, samples_path, save_samples
 
@@ -27,7 +27,7 @@ TIERS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 BLOCK = 7
 
 
-PLAIN = PlainPass(requests=(1, 8), seconds=(0.004, 0.007), per_token=(1e-6, 3e-6))
+NO_DRAFT = NoDraftPass(requests=(1, 8), seconds=(0.004, 0.007), per_token=(1e-6, 3e-6))
 
 
 def make_table(**changes):
@@ -359,7 +359,12 @@ def test_a_fitted_table_decides_nearly_as_well_as_the_measurement():
 
 
 def test_a_saved_table_comes_back_equal(tmp_path):
-    for table in (make_table(), make_table(tiers=None), make_table(plain=PLAIN), fit(staircase_samples(passes=1))[0]):
+    for table in (
+        make_table(),
+        make_table(tiers=None),
+        make_table(no_draft=NO_DRAFT),
+        fit(staircase_samples(passes=1))[0],
+    ):
         path = tmp_path / "new" / "table.json"
         table.save(path)
         assert load_cost_table(path) == table
@@ -370,48 +375,50 @@ def test_a_table_of_before_plain_rounds_were_timed_prices_them_as_verify_passes(
     path = tmp_path / "table.json"
     make_table().save(path)
     body = json.loads(path.read_text())
-    assert body.pop("plain") is None
+    assert body.pop("no_draft") is None
     path.write_text(json.dumps(body))
     table = load_cost_table(path)
-    assert table == make_table() and table.plain_seconds(4, 900) == table.verify_seconds(StepShape(4, 4, 900))
-    assert make_table(plain=PLAIN).plain_seconds(4, 900) == pytest.approx(0.004 + 3 / 7 * 0.003 + 225 * 13e-6 / 7)
+    assert table == make_table() and table.no_draft_seconds(4, 900) == table.verify_seconds(StepShape(4, 4, 900))
+    assert make_table(no_draft=NO_DRAFT).no_draft_seconds(4, 900) == pytest.approx(
+        0.004 + 3 / 7 * 0.003 + 225 * 13e-6 / 7
+    )
 
 
 def test_plain_rounds_are_plain_passes_and_what_one_requests_verify_pass_takes_beyond():
     """The drafter's context costs the same whoever comes; a request's own twice as much alone as among eight."""
     samples = [*staircase_samples(passes=1)]
     fewest = [s for s in collapse(samples, "verify") if s.requests == s.rows == 1]
-    plain = [
-        CostSample(r, r, r * c, 1e-3 * r + slope * c, "plain", 0)
+    undrafted = [
+        CostSample(r, r, r * c, 1e-3 * r + slope * c, "no-draft", 0)
         for r, slope in ((1, 2e-6), (8, 1e-6))
         for c in (50, 500)
     ]
     beyond = np.median([s.seconds - (1e-3 + 2e-6 * s.context) for s in fewest])
-    table = fit([*samples, *plain])[0]
+    table = fit([*samples, *undrafted])[0]
     for requests, slope in ((1, 2e-6), (8, 1e-6)):
         wanted = 1e-3 * requests + slope * 300 + max(0.0, beyond)
-        assert table.plain_seconds(requests, 300 * requests) == pytest.approx(wanted)
-    assert fit(samples)[0].plain is None
+        assert table.no_draft_seconds(requests, 300 * requests) == pytest.approx(wanted)
+    assert fit(samples)[0].no_draft is None
 
 
 def test_requests_past_those_that_were_timed_are_never_free():
     """Four times as many take no less than the last slope says, and the mean one where the last two were alike."""
-    rising = PlainPass(requests=(1, 64, 128), seconds=(1.0, 2.0, 4.0), per_token=(0.0, 1e-3, 3e-3))
+    rising = NoDraftPass(requests=(1, 64, 128), seconds=(1.0, 2.0, 4.0), per_token=(0.0, 1e-3, 3e-3))
     assert rising.of(512, 512 * 100) == pytest.approx(4 + 384 * 2 / 64 + 100 * (3e-3 + 384 * 2e-3 / 64))
-    level = PlainPass(requests=(1, 64, 128), seconds=(1.0, 4.0, 4.0), per_token=(0.0, 0.0, 0.0))
+    level = NoDraftPass(requests=(1, 64, 128), seconds=(1.0, 4.0, 4.0), per_token=(0.0, 0.0, 0.0))
     assert level.of(255, 0) == pytest.approx(4 + 3)
 
 
 def test_a_plain_line_never_falls_and_fits_what_was_timed_all_the_same():
     """Where more context seemed cheaper it costs nothing, and the line lies among the times, not above them."""
-    falling = plain_line([(1, 100, 1.0), (1, 1000, 0.8)])
+    falling = no_draft_line([(1, 100, 1.0), (1, 1000, 0.8)])
     assert falling is not None and falling.per_token == (0.0,)
     assert falling.seconds[0] == pytest.approx((1 + 1 / 0.8) / (1 + 1 / 0.8**2))
-    steep = plain_line([(1, 100, 0.1), (1, 1000, 2.0)])
+    steep = no_draft_line([(1, 100, 0.1), (1, 1000, 2.0)])
     assert steep is not None and steep.seconds == (0.0,)
     a, b = 100 / 0.1, 1000 / 2.0
     assert steep.per_token[0] == pytest.approx((a + b) / (a * a + b * b))
-    alike = plain_line([(1, 100, 1.0), (1, 1000, 10.0), (4, 4 * 500, 1.0)])
+    alike = no_draft_line([(1, 100, 1.0), (1, 1000, 10.0), (4, 4 * 500, 1.0)])
     assert alike is not None and alike.of(4, 4 * 500) == pytest.approx(1.0) and min(alike.seconds) >= 0
 
 
@@ -472,29 +479,44 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         (lambda d: d | {"theta": {"at": [-1, 2], "seconds": [0, 1]}}, "knots must lie in"),
         (lambda d: d | {"contract": {"G": 7}}, "mapping of strings"),
         (lambda d: [d], "kind is 'list'"),
-        (lambda d: d | {"plain": d["plain"] | {"requests": [8, 1]}}, "plain.requests must increase"),
-        (lambda d: d | {"plain": d["plain"] | {"seconds": [1.0]}}, "as many as plain.requests"),
+        (lambda d: d | {"no_draft": d["no_draft"] | {"requests": [8, 1]}}, "no_draft.requests must increase"),
+        (lambda d: d | {"no_draft": d["no_draft"] | {"seconds": [1.0]}}, "as many as no_draft.requests"),
         (
-            lambda d: d | {"plain": d["plain"] | {"per_token": [0.0, -1.0]}},
-            "plain.per_token must be numbers of at least",
+            lambda d: d | {"no_draft": d["no_draft"] | {"per_token": [0.0, -1.0]}},
+            "no_draft.per_token must be numbers of at least",
         ),
-        (lambda d: d | {"plain": d["plain"] | {"seconds": [-1.0, 0.1]}}, "plain.per_token must be numbers of at least"),
-        (lambda d: d | {"plain": d["plain"] | {"seconds": [0, 1], "per_token": [0, 0]}}, "a plain pass takes time"),
-        (lambda d: d | {"plain": d["plain"] | {"requests": [0, 8]}}, "plain.requests must lie in"),
-        (lambda d: d | {"plain": d["plain"] | {"requests": [1, 10**30]}}, "plain.requests must lie in"),
+        (
+            lambda d: d | {"no_draft": d["no_draft"] | {"seconds": [-1.0, 0.1]}},
+            "no_draft.per_token must be numbers of at least",
+        ),
+        (
+            lambda d: d | {"no_draft": d["no_draft"] | {"seconds": [0, 1], "per_token": [0, 0]}},
+            "a no-draft pass takes time",
+        ),
+        (lambda d: d | {"no_draft": d["no_draft"] | {"requests": [0, 8]}}, "no_draft.requests must lie in"),
+        (lambda d: d | {"no_draft": d["no_draft"] | {"requests": [1, 10**30]}}, "no_draft.requests must lie in"),
         (lambda d: d | {"tiers": [1, 10**30]}, "tiers must be at most"),
-        (lambda d: d | {"plain": d["plain"] | {"hue": 1}}, "unknown fields hue"),
-        (lambda d: d | {"plain": {"requests": [1]}}, "'seconds' is missing"),
+        (lambda d: d | {"no_draft": d["no_draft"] | {"hue": 1}}, "unknown fields hue"),
+        (lambda d: d | {"no_draft": {"requests": [1]}}, "'seconds' is missing"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path, edit, says):
     path = tmp_path / "table.json"
-    make_table(plain=PLAIN).save(path)
+    make_table(no_draft=NO_DRAFT).save(path)
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     with pytest.raises(UsageError) as caught:
         load_cost_table(path)
     assert says in caught.value.message and "\n" not in caught.value.message
     assert "profile-cost" in caught.value.hint
+
+
+def test_a_table_of_before_the_renaming_is_read(tmp_path):
+    table, path = make_table(no_draft=NO_DRAFT, depth_bias=0.25), tmp_path / "table.json"
+    table.save(path)
+    body = json.loads(path.read_text())
+    old = {"no_draft": "plain", "depth": "slot", "depth_bias": "slot_bias"}
+    path.write_text(json.dumps({old.get(name, name): value for name, value in body.items()}))
+    assert load_cost_table(path) == table
 
 
 def test_missing_and_garbled_files_are_refused(tmp_path):

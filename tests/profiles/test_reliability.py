@@ -118,7 +118,7 @@ def test_maps_are_fitted_on_even_requests_and_scored_on_odd_ones():
             flips=0,
             drafts=(1, 2),
             logits=(0.5, 0.5),
-            free_logits=(-1.0, -1.0),
+            token_free_logits=(-1.0, -1.0),
         )
         return Rollout(Request(id=number, name=str(number), workload="w", prompt_ids=[1], sampling=None), (record,) * 3)
 

@@ -127,14 +127,14 @@ def test_an_slo_is_read_in_any_unit():
 
 
 def test_percentiles_are_numpys_and_their_intervals_those_of_a_plain_bootstrap_over_prompts():
-    dice = np.random.default_rng(4)
-    owners = np.repeat(np.arange(40), dice.integers(1, 6, 40))
-    values = dice.gamma(2.0, 1.0, len(owners)) + owners / 20
+    rng = np.random.default_rng(4)
+    owners = np.repeat(np.arange(40), rng.integers(1, 6, 40))
+    values = rng.gamma(2.0, 1.0, len(owners)) + owners / 20
     shares = (0.5, 0.95, 0.99)
     found = quantiles_over(values, owners, shares, seed=1)
     assert [f.value for f in found] == pytest.approx(np.quantile(values, shares).tolist())
     groups = [values[owners == i] for i in range(40)]
-    drawn = [np.quantile(np.concatenate([groups[i] for i in dice.integers(0, 40, 40)]), shares) for _ in range(3000)]
+    drawn = [np.quantile(np.concatenate([groups[i] for i in rng.integers(0, 40, 40)]), shares) for _ in range(3000)]
     for own, column in zip(found, np.transpose(drawn), strict=True):
         low, high = np.quantile(column, [0.025, 0.975])
         assert (own.low, own.high) == pytest.approx((low, high), abs=0.12 * (high - low))
@@ -145,10 +145,10 @@ def test_percentiles_are_numpys_and_their_intervals_those_of_a_plain_bootstrap_o
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 300])
 def test_a_resamples_quantile_is_that_of_its_values_side_by_side(count):
-    dice = np.random.default_rng(count)
-    data = np.sort(dice.integers(0, 9, count).astype(float))  # with ties
-    owner = np.r_[np.arange(min(3, count)), dice.integers(0, 3, max(0, count - 3))]
-    times = dice.multinomial(3, [1 / 3] * 3, 50)
+    rng = np.random.default_rng(count)
+    data = np.sort(rng.integers(0, 9, count).astype(float))  # with ties
+    owner = np.r_[np.arange(min(3, count)), rng.integers(0, 3, max(0, count - 3))]
+    times = rng.multinomial(3, [1 / 3] * 3, 50)
     times = times[(times[:, owner] > 0).any(1)]  # some value is there
     shares = (0.0, 0.5, 0.95, 1.0)
     wanted = np.transpose([np.quantile(np.repeat(data, row[owner]), shares) for row in times])

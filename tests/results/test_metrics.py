@@ -129,7 +129,7 @@ def test_step_numbers_are_of_steps_with_a_measured_request(body):
 def test_a_seat_that_an_ended_request_holds_is_taken(seats, share):
     """Without that column, as in runs before there was one, the requests alone count."""
     steps = STEPS.iloc[1:3].assign(requests=[2, 1])
-    body = cell_summary(steps if seats is None else steps.assign(seats=seats), ROUNDS, REQUESTS, batch=2, block=4)
+    body = cell_summary(steps if seats is None else steps.assign(occupied=seats), ROUNDS, REQUESTS, batch=2, block=4)
     assert body["full_steps"] == share
     assert any("of steps ran 2 requests" in flag for flag in body["flags"]) == (share < 1)
 

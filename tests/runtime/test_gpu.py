@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dsbench.runtime.policy.planner import Planner
 from gpu_drafters import standing_drafter  # noqa: F401
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 
@@ -20,7 +21,6 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.state import StatePool
@@ -192,10 +192,12 @@ def test_a_captured_proposal_replays_as_the_eager_one(kind, events, depth, rule)
     for step in range(3):
         made = replay()
         tokens, confidence = made.tokens.clone(), made.confidence.clone()
-        free, laws = made.free.clone(), None if made.probabilities is None else made.probabilities.clone()
+        free, laws = made.token_free.clone(), None if made.probabilities is None else made.probabilities.clone()
         wanted = run()
         assert torch.equal(tokens, wanted.tokens), (step, tokens, wanted.tokens)
-        assert torch.allclose(confidence, wanted.confidence, atol=1e-5) and torch.allclose(free, wanted.free, atol=1e-5)
+        assert torch.allclose(confidence, wanted.confidence, atol=1e-5) and torch.allclose(
+            free, wanted.token_free, atol=1e-5
+        )
         assert laws is None or torch.allclose(laws, wanted.probabilities, atol=1e-5)
         assert made.depth.tolist() == [depth] * 5
         seen.add(tuple(tokens.flatten().tolist()))
@@ -224,11 +226,11 @@ def test_a_proposal_waits_for_the_device_nowhere(kind):
 @pytest.mark.parametrize("depth", [[3, 0, 1, 2, 3], [2] * 5], ids=str)
 def test_a_proposal_agrees_with_the_cpu(kind, depth):
     drafter, pool, requests, sampling = standing_drafter(kind, kind != "mtp")
-    plain_target = tiny_target()
-    plain = (
-        tiny_mtp(plain_target, vocab=32)
+    drafters_target = tiny_target()
+    reference = (
+        tiny_mtp(drafters_target, vocab=32)
         if kind == "mtp"
-        else tiny_drafter(plain_target, head=kind, vocab=32, events=True)
+        else tiny_drafter(drafters_target, head=kind, vocab=32, events=True)
     )
     beside = StatePool(pool.shape, torch.device("cpu"), torch.float32, shuffle_seed=None)
     for mine, theirs in zip((*beside.keys, *beside.values), (*pool.keys, *pool.values), strict=True):
@@ -237,12 +239,12 @@ def test_a_proposal_agrees_with_the_cpu(kind, depth):
     here = replace(here, table=here.table.cpu())
     there = standing_of(requests, pool, torch.device("cuda"))
     made = drafter.propose(there, sampling, pool, rule="coupled", depth=lambda free: torch.tensor(depth))
-    wanted = plain.propose(
+    wanted = reference.propose(
         here, sampling_of(requests, torch.device("cpu")), beside, rule="coupled", depth=lambda free: torch.tensor(depth)
     )
     assert torch.equal(made.tokens.cpu(), wanted.tokens) and made.depth.tolist() == depth
     assert torch.allclose(made.confidence.cpu(), wanted.confidence, atol=2e-3)
-    assert torch.allclose(made.free.cpu(), wanted.free, atol=1e-3)
+    assert torch.allclose(made.token_free.cpu(), wanted.token_free, atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["static", "no-trim", "cap-accept:threshold=0.4"])

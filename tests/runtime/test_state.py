@@ -45,7 +45,7 @@ class Pages(RuleBasedStateMachine):
             values = [float(1000 * owner + len(text) + i) for i in range(count)]
             batch = self.batch(owner, len(text), count)
             tensor = torch.tensor(values)[:, None, None]
-            self.pool.write(0, self.pool.slots(batch), tensor, -tensor)
+            self.pool.write(0, self.pool.cache_indices(batch), tensor, -tensor)
             text += values
 
     @precondition(lambda self: self.texts)
@@ -81,7 +81,7 @@ class Pages(RuleBasedStateMachine):
         keys, values = self.pool.layer(0)
         for owner, text in self.texts.items():
             if text:
-                slots = self.pool.slots(self.batch(owner, 0, len(text)))
+                slots = self.pool.cache_indices(self.batch(owner, 0, len(text)))
                 assert keys[slots // PAGE, 0, slots % PAGE, 0].tolist() == text
                 assert (-values[slots // PAGE, 0, slots % PAGE, 0]).tolist() == text
 
@@ -110,7 +110,7 @@ def test_a_promise_is_kept_and_not_exceeded():
     assert pool.open(1, 9)
     assert not pool.open(2, 8), "one page is left, two are wanted"
     assert pool.open(3, 4)
-    with pytest.raises(AssertionError, match="past its promise"):
+    with pytest.raises(AssertionError, match="past its reservation"):
         pool.grow(3, 5)
     pool.grow(1, 9)
     pool.check()

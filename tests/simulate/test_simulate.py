@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 import torch
 from command import dsbench, refused
+from dsbench.runtime.policy.budget import DEPTHS
+from dsbench.runtime.policy.planner import allocate
+from dsbench.simulate.choose import OVERLAPPED, WAITING, PromptPasses, best_windows
+from dsbench.simulate.loop import play
+from dsbench.simulate.requests import Script
 from engine_runs import run
 from overlapped_runs import finish, overlapped
 from plays import SAME, rounds_of_engine, rounds_of_play  # noqa: F401
@@ -20,22 +25,17 @@ from toys import staircase_table
 from dsbench.analysis.accounts import account_of
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.cost import StepShape
-from dsbench.profiles.fit import CostSample, plain_pass
+from dsbench.profiles.fit import CostSample, no_draft_pass
 from dsbench.profiles.samples import save_samples
 from dsbench.results.acceptance_trace import save_trace
 from dsbench.results.store import RunStore
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import LAG, EngineConfig
 from dsbench.runtime.drafters.random import random_drafter
-from dsbench.runtime.policy.budget import DEPTHS
-from dsbench.runtime.policy.planner import allocate
 from dsbench.settings import RunConfig
 from dsbench.simulate.against import errors, misses
-from dsbench.simulate.choose import OVERLAPPED, WAITING, PromptPasses, best_windows
 from dsbench.simulate.costs import Costs, load_costs
-from dsbench.simulate.loop import play
 from dsbench.simulate.plan import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simulate, target_name
-from dsbench.simulate.requests import Script
 from dsbench.views.plots import draw_all
 from dsbench.views.plots_waterfall import draw_run
 from dsbench.views.report import make_report
@@ -58,7 +58,7 @@ def scripts(queue, tokens):
             room=min(tokens, len(r.canonical)),
             match=r.trace.match.astype(np.int64),
             conditional=chance(r.trace.logits),
-            free=chance(r.trace.free),
+            token_free=chance(r.trace.token_free),
             repetition=0.0,
         )
         for r in queue
@@ -107,7 +107,7 @@ def test_overlapped_rounds_are_the_engines_own(mode, slot, draft):
     found = played(mode, queue, engine.planner.table, tokens=9, concurrency=3, pace=OVERLAPPED)
     assert rounds_of_play(found) == rounds_of_engine(engine, queue)
     for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "seats"):
+        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "occupied"):
             assert step[name] == getattr(record, name), name
     assert sum(s["zombies"] for s in found.steps) > 0
 
@@ -152,7 +152,7 @@ def test_prompts_that_wait_for_each_other_wait_as_the_engines_do(mode, size, lim
     found = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=pace)
     assert rounds_of_play(found) == rounds_of_engine(engine, queue)
     for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "seats"):
+        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "occupied"):
             assert step[name] == getattr(record, name), name
     usual = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=OVERLAPPED)
     assert len(usual.steps) < len(found.steps)
@@ -181,7 +181,7 @@ def constant(number, *, match, tokens=13, prompt=40):
         room=tokens,
         match=np.minimum(match, left),
         conditional=chance,
-        free=chance,
+        token_free=chance,
         repetition=0.0,
     )
 
@@ -250,23 +250,25 @@ def test_older_confidences_change_budgets_alone():
 
 def test_plain_passes_come_from_their_own_samples():
     samples = [
-        CostSample(r, r, s, (1.0 + 0.1 * r + 2e-4 * s) * 1e-3, "plain", n)
+        CostSample(r, r, s, (1.0 + 0.1 * r + 2e-4 * s) * 1e-3, "no-draft", n)
         for r in (1, 4, 16)
         for s in (50, 400)
         for n in range(2)
     ]
-    plain = plain_pass(samples)
+    plain = no_draft_pass(samples)
     assert plain is not None
     for requests, context in ((1, 50), (4, 100), (10, 400)):
         assert plain.of(requests, context) == pytest.approx((1.0 + 0.1 * requests + 2e-4 * context) * 1e-3, rel=1e-6)
-    assert plain_pass([replace(s, phase="pass") for s in samples]) is None
+    assert no_draft_pass([replace(s, phase="pass") for s in samples]) is None
 
 
 def test_what_a_plain_passs_context_costs_depends_on_how_many_share_the_device():
     """One request waits for its keys alone; where contexts were all alike, the neighbours say what they cost."""
     per_token = {1: 3e-7, 8: 4e-7, 64: 9e-7}
-    samples = [CostSample(r, r, r * c, 5e-4 + g * c, "plain", 0) for r, g in per_token.items() for c in (60, 250, 600)]
-    plain = plain_pass([*samples, CostSample(36, 36, 36 * 100, 5e-4 + 6.5e-7 * 100, "plain", 0)])
+    samples = [
+        CostSample(r, r, r * c, 5e-4 + g * c, "no-draft", 0) for r, g in per_token.items() for c in (60, 250, 600)
+    ]
+    plain = no_draft_pass([*samples, CostSample(36, 36, 36 * 100, 5e-4 + 6.5e-7 * 100, "no-draft", 0)])
     assert plain is not None
     for requests, slope in (per_token | {36: 6.5e-7, 22: 5.25e-7}).items():
         assert plain.of(requests, requests * 400) == pytest.approx(5e-4 + slope * 400, rel=1e-6)
@@ -287,7 +289,7 @@ def files(tmp_path_factory):
     )
     table.save(folder / "cost.json")
     save_samples(
-        folder / "cost.json", [CostSample(r, r, s, 0.9 + 0.01 * r, "plain", 0) for r in (1, 4) for s in (50, 90)]
+        folder / "cost.json", [CostSample(r, r, s, 0.9 + 0.01 * r, "no-draft", 0) for r in (1, 4) for s in (50, 90)]
     )
     config = RunConfig(
         trace=str(folder / "trace.parquet"),

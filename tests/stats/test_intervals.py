@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dsbench.stats.intervals import LEAST_TOLD, Interval, paired_ratio, quantiles_over, reach, tail, verdict
+from dsbench.stats.intervals import LEAST_PROMPTS_JUDGED, Interval, paired_ratio, quantiles_over, reach, tail, verdict
 
 TRIALS = 800
 
@@ -39,8 +39,8 @@ def test_two_arms_that_are_equally_fast_are_hardly_ever_called_different(prompts
 
 
 def test_fewer_prompts_than_that_have_no_verdict_however_clear():
-    assert verdict(Interval(2.0, 1.9, 2.1, LEAST_TOLD)) == "FASTER"
-    assert verdict(Interval(2.0, 1.9, 2.1, LEAST_TOLD - 1)) == "UNCLEAR"
+    assert verdict(Interval(2.0, 1.9, 2.1, LEAST_PROMPTS_JUDGED)) == "FASTER"
+    assert verdict(Interval(2.0, 1.9, 2.1, LEAST_PROMPTS_JUDGED - 1)) == "UNCLEAR"
 
 
 def test_the_reach_is_students_of_one_less_corrected_for_resampling():

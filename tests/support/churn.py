@@ -19,19 +19,19 @@ def decode(ids):
     return "".join(f"<{i}>" for i in ids)
 
 
-def random_requests(count, dice, *, vocab, longest_prompt):
+def random_requests(count, rng, *, vocab, longest_prompt):
     """Prompts, limits, temperatures, stop strings of one or two tokens, EOS heeded or not."""
     found = []
     for i in range(count):
-        pair, one = f"<{dice.randrange(vocab)}><{dice.randrange(vocab)}>", f"<{dice.randrange(vocab)}>"
+        pair, one = f"<{rng.randrange(vocab)}><{rng.randrange(vocab)}>", f"<{rng.randrange(vocab)}>"
         sampling = SamplingParams(
-            temperature=dice.choice([0.0, 0.7, 1.0]),
-            seed=dice.getrandbits(62),
-            ignore_eos=dice.random() < 0.3,
-            max_tokens=dice.choice([1, 2, 3, 5, 9, LONGEST]),
-            stop=dice.choice([(), (pair,), (one, pair)]),
+            temperature=rng.choice([0.0, 0.7, 1.0]),
+            seed=rng.getrandbits(62),
+            ignore_eos=rng.random() < 0.3,
+            max_tokens=rng.choice([1, 2, 3, 5, 9, LONGEST]),
+            stop=rng.choice([(), (pair,), (one, pair)]),
         )
-        prompt = [dice.randrange(vocab) for _ in range(dice.randint(1, longest_prompt))]
+        prompt = [rng.randrange(vocab) for _ in range(rng.randint(1, longest_prompt))]
         found.append(Request(id=i, name=str(i), workload="toy", prompt_ids=prompt, sampling=sampling))
     return found
 
@@ -62,19 +62,19 @@ def ending(request, whole):
     raise AssertionError("nothing ended it")
 
 
-def churn(engine, requests, seats, dice, *, cancel=0.05, again=0.5):
+def churn(engine, requests, seats, rng, *, cancel=0.05, again=0.5):
     """Runs them all: some are cancelled at a random moment, and of those some come again, at once or later."""
     waiting = list(requests)
     while waiting or engine.running:
-        room = min(len(waiting), seats - len(engine.running), dice.choice([0, 1, 3, seats]))
+        room = min(len(waiting), seats - len(engine.running), rng.choice([0, 1, 3, seats]))
         refused = engine.admit(waiting[:room])
         waiting = refused + waiting[room:]
-        for victim in [r for r in engine.running if dice.random() < cancel]:
+        for victim in [r for r in engine.running if rng.random() < cancel]:
             engine.cancel(victim)
-            if dice.random() < again:
+            if rng.random() < again:
                 victim.output.clear()
                 victim.finish_reason, victim.rounds, victim.text = None, 0, None
-                waiting.insert(dice.choice([0, len(waiting)]), victim)
+                waiting.insert(rng.choice([0, len(waiting)]), victim)
         if engine.running:
             engine.step()
         engine.device.pool.check()

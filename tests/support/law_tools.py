@@ -59,7 +59,7 @@ class Toy:
             top_p=torch.tensor([top_p]),
             seed=torch.tensor([0]),
             round=torch.tensor([0]),
-            plain=top_k == 0 and top_p == 1,
+            unfiltered=top_k == 0 and top_p == 1,
         )
 
     @cache  # noqa: B019  (a toy lives as long as its test)

@@ -45,7 +45,7 @@ def overlapped(
         models = make_models(target, drafter, config, slots * tokens, tokens)
         shape = replace(slot_shape(models, slots, [], eos), recorded=recorded, replayed=replayed, truncates=truncates)
         made = make_captured(models, arm, config, shape, calibrated)
-    table = replace(staircase_table(slots, 4), slot_bias=slot, draft_bias=draft)
+    table = replace(staircase_table(slots, 4), depth_bias=slot, draft_bias=draft)
     return make_engine(made, arm, config, calibrated, table, decode=decode)
 
 

@@ -34,7 +34,7 @@ def toy_trace(tokens=20) -> Trace:
     """Of no calibrations; its arrays, which tests share, are read-only."""
     trace = recorded(tokens=tokens)
     for drafts in (row.drafts for row in trace.rows):
-        for numbers in (drafts.match, drafts.logits, drafts.free):
+        for numbers in (drafts.match, drafts.logits, drafts.token_free):
             numbers.setflags(write=False)
     return trace
 
@@ -63,7 +63,7 @@ def wide(trace: Trace, block: int = 7) -> Trace:
     """With blocks as long as random_drafter's: what was not recorded never matches."""
 
     def filled(d):
-        return DraftTrace(match=d.match, logits=fill(d.logits), free=fill(d.free))
+        return DraftTrace(match=d.match, logits=fill(d.logits), token_free=fill(d.token_free))
 
     def fill(logits):
         return np.pad(logits, ((0, 0), (0, block - BLOCK)), constant_values=-2.0)

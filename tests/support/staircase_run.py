@@ -142,7 +142,7 @@ def simulate(batch, window):
                     "flips": 0,
                     "drafts": [1] * (BLOCK if window else 0),
                     "logits": [],
-                    "free_logits": [],
+                    "token_free_logits": [],
                     "name": names[r],
                     "measured": measured,
                 }

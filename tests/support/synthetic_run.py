@@ -92,7 +92,7 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
                     "flips": 0,
                     "drafts": [7] * (0 if mode == "none" else BLOCK),
                     "logits": [],
-                    "free_logits": [],
+                    "token_free_logits": [],
                     "name": slot["name"],
                     "measured": slot["id"] in wanted,
                 }

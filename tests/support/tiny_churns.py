@@ -25,10 +25,10 @@ def every_draft(mode, requests):
 
 def tiny_churn(mode, count, device=None, lag=3):
     """The same on the tiny model, whose drafter keeps pages too: drafts as well are those of each request alone."""
-    dice = seeded(f"tiny {mode} {count}")
-    requests = random_requests(count, dice, vocab=64, longest_prompt=PROMPT)
+    rng = seeded(f"tiny {mode} {count}")
+    requests = random_requests(count, rng, vocab=64, longest_prompt=PROMPT)
     engine = overlapped(mode, SEATS, lag=lag, eos=EOS, decode=decode, tokens=72, device=device)
-    churn(engine, requests, SEATS, dice, cancel=0.03)
+    churn(engine, requests, SEATS, rng, cancel=0.03)
     whole = unending(requests)
     alone = every_draft(mode, whole)
     check_texts(requests, [r.output for r in whole])

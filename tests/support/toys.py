@@ -59,7 +59,7 @@ class ToyTarget:
         self._memo: dict[tuple[int, ...], list[float]] = {}
 
     def forward(self, batch, pool, taps=()):
-        pool.write(0, pool.slots(batch), batch.ids.float()[:, None, None], batch.ids.float()[:, None, None])
+        pool.write(0, pool.cache_indices(batch), batch.ids.float()[:, None, None], batch.ids.float()[:, None, None])
         page = pool.shape.page
         rows = range(batch.rows) if batch.logit_rows is None else batch.logit_rows.tolist()
         tables, owners, positions = batch.pages.tolist(), batch.request.tolist(), batch.positions.tolist()
@@ -122,7 +122,7 @@ class ToyDrafter:
         return Draft(
             tokens=tokens,
             confidence=confidence,
-            free=confidence,
+            token_free=confidence,
             depth=depth,
             probabilities=torch.stack(laws, 1) if laws else None,
         )

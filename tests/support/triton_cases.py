@@ -11,9 +11,6 @@ from attention_tools import check_alike
 
 from dsbench.kernels import (
     attention_triton,
-    draft_head_triton,
-    fused_tiles,
-    fused_triton,
     judge_triton,
     linear_triton,
     noise_triton,
@@ -25,8 +22,10 @@ from dsbench.kernels.attention import paged_attention_reference
 from dsbench.kernels.check.inputs import in_dtype
 from dsbench.kernels.check.inputs_step import plan_inputs
 from dsbench.kernels.check.registry import registry
+from dsbench.kernels.draft import head_triton, stats_triton
 from dsbench.kernels.draft.head import Head
 from dsbench.kernels.draft.stats import coupled_stats_reference
+from dsbench.kernels.fused import products_triton, tiles
 from dsbench.kernels.judge import judge_rows_reference
 from dsbench.kernels.pack import pack_reference
 from dsbench.kernels.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel_from_bits, gumbel_noise
@@ -117,10 +116,9 @@ def test_noise_of_the_outermost_words_and_of_those_where_its_formula_changes():
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])
 def test_the_draw_is_the_reference_draw_with_exact_ties(spread, monkeypatch):
     """Every logit and every id stands twice, once in another program's part of the row."""
-    from dsbench.kernels.draft import stats_triton as draft_stats_triton
     from dsbench.kernels.draft.stats_triton import coupled_stats, gumbel_argmax
 
-    monkeypatch.setattr(draft_stats_triton, "BLOCK", 1024)
+    monkeypatch.setattr(stats_triton, "BLOCK", 1024)
     generator = torch.Generator().manual_seed(2)
     half, ids = torch.randn(24, 1100, generator=generator) * spread, torch.arange(1100) * 7
     order = torch.arange(2200) % 1100
@@ -143,8 +141,8 @@ def test_logits_may_be_a_slot_of_a_block_in_half_precision():
     inputs = op.make_inputs(torch.Generator().manual_seed(5), (12, 1500))
     block = inputs["logits"].view(4, 3, 1500).bfloat16()
     rest = {name: x if name == "ids" else x[:4] for name, x in inputs.items()}
-    for slot in range(3):
-        rest["logits"] = block[:, slot]
+    for depth in range(3):
+        rest["logits"] = block[:, depth]
         made, wanted = coupled_stats(**rest), coupled_stats_reference(**rest)
         assert torch.equal(made[0], wanted[0]) and torch.allclose(made[1], wanted[1], atol=2e-4)
 
@@ -164,7 +162,7 @@ def test_a_step_of_a_head_is_the_plain_step(kind, rows, rank, dtype):
     part, previous = head.hidden_part(hidden)[:, 2], torch.randint(0, 50, (rows, 3), generator=generator)[:, 1]
     state = torch.randn(rows, width, generator=generator).to(dtype)
     wanted = head.advance(part, previous, state)
-    made = draft_head_triton.advance(head, part, previous, state)
+    made = head_triton.advance(head, part, previous, state)
     for one, two in zip(made, wanted, strict=True):
         assert one.dtype == dtype and one.shape == (rows, width)
         atol, rtol = (5e-6, 2e-6) if dtype == torch.float32 else (1e-2, 2e-3)
@@ -183,7 +181,7 @@ def test_drafts_of_a_request_do_not_depend_on_its_neighbours(kind):
 
     def run(rows, stats):
         mine = {name: x[name][rows] for name in rest}
-        return draft_head_triton.coupled_block(head, part=part[rows], most=3, ids=x["ids"], stats=stats, **mine)
+        return head_triton.coupled_block(head, part=part[rows], most=3, ids=x["ids"], stats=stats, **mine)
 
     tokens, features = run(slice(None), True)
     assert torch.equal(run(slice(None), False)[0], tokens) and run(slice(None), False)[1] is None
@@ -203,9 +201,9 @@ def test_groups_of_requests_may_be_large(monkeypatch):
     head = Head.of("rnn", {name: t for name, t in x.items() if "." in name}, x["markov_w1.weight"])
     rest = {name: x[name] for name in ("base", "anchor", "start", "depth", "temperature", "seeds", "ids")}
     part = head.hidden_part(x["hidden"])
-    small = draft_head_triton.coupled_block(head, part=part, most=2, stats=True, **rest)
-    monkeypatch.setattr(draft_head_triton, "FILLS", 1)
-    large = draft_head_triton.coupled_block(head, part=part, most=2, stats=True, **rest)
+    small = head_triton.coupled_block(head, part=part, most=2, stats=True, **rest)
+    monkeypatch.setattr(head_triton, "FILLS", 1)
+    large = head_triton.coupled_block(head, part=part, most=2, stats=True, **rest)
     assert torch.equal(large[0], small[0]) and large[0][-1].any()
     torch.testing.assert_close(large[1], small[1], atol=1e-5, rtol=1e-5)
 
@@ -340,7 +338,7 @@ FUSED = {
 @pytest.mark.parametrize("name", list(FUSED))
 def test_fused_products_in_half_precision_round_as_plain_torch(name, processors, monkeypatch):
     """A sum next to a rounding edge is a step off, and what is multiplied or added after that some more."""
-    monkeypatch.setattr(fused_tiles, "MULTIPROCESSORS", processors)
+    monkeypatch.setattr(tiles, "MULTIPROCESSORS", processors)
     inputs = OPS[name].make_inputs(torch.Generator().manual_seed(2), FUSED[name])
     inputs = in_dtype(inputs, torch.float16)
     made, wanted = OPS[name].cuda(**inputs), OPS[name].reference(**inputs)
@@ -351,14 +349,16 @@ def test_fused_products_in_half_precision_round_as_plain_torch(name, processors,
 @pytest.mark.parametrize("tile", [(1, 4), (16, 16), (64, 32)], ids=str)
 def test_a_row_of_a_fused_product_knows_no_other_row(tile, monkeypatch):
     rows, outputs = tile
-    fixed = fused_tiles.Tile(rows=rows, outputs=outputs, inner=32, warps=4, stages=2)
-    monkeypatch.setattr(fused_triton, "tile_for", lambda *_, **__: fixed)
+    fixed = tiles.Tile(rows=rows, outputs=outputs, inner=32, warps=4, stages=2)
+    monkeypatch.setattr(products_triton, "tile_for", lambda *_, **__: fixed)
     x = OPS["product_add"].make_inputs(torch.Generator().manual_seed(2), (2 * rows, 70, 40))
-    whole = fused_triton.product_add(**x)
+    whole = products_triton.product_add(**x)
     torn = x | {"a": x["a"].clone()}
     torn["a"][::2] = float("nan")
     few = x | {n: x[n][: rows + 3] for n in ("a", "x")}
-    for part, one, two in zip(whole, fused_triton.product_add(**torn), fused_triton.product_add(**few), strict=True):
+    for part, one, two in zip(
+        whole, products_triton.product_add(**torn), products_triton.product_add(**few), strict=True
+    ):
         assert torch.equal(one[1::2], part[1::2]) and torch.equal(two, part[: rows + 3])
 
 
@@ -366,7 +366,7 @@ def test_a_row_of_a_fused_product_knows_no_other_row(tile, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("shape", [(9, 3, 64, 16), (32, 8, 128, 16), (0, 3, 64, 8), (5, 1, 10, 3)], ids=str)
 def test_rows_are_rotated_and_written_to_their_slots_and_nowhere_else(shape, dtype, gains):
-    """Without gains bit for bit. A row of slot -1, as padding is, has queries and writes nothing."""
+    """Without gains bit for bit. A row of cache index -1, as padding is, has queries and writes nothing."""
     op = OPS["rotate_and_store"]
     inputs = op.make_inputs(torch.Generator().manual_seed(3), (8, *shape, gains and shape[0] > 0, gains))
     if dtype == torch.float16:
@@ -378,12 +378,12 @@ def test_rows_are_rotated_and_written_to_their_slots_and_nowhere_else(shape, dty
     near = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 2**-9}
     near = near if gains else exact
     torch.testing.assert_close(made, wanted, **near)
-    slots = inputs["slots"][inputs["slots"] >= 0]
+    stored = inputs["cache_indices"][inputs["cache_indices"] >= 0]
     for name, bounds in (("keys", near), ("values", exact)):
-        one, two = (pool[name].transpose(1, 2).flatten(0, 1) for pool in pools)  # [slots, K, E]
-        torch.testing.assert_close(one[slots], two[slots], **bounds)
-        assert torch.isfinite(one[slots]).all()
-        one[slots] = float("nan")
+        one, two = (pool[name].transpose(1, 2).flatten(0, 1) for pool in pools)  # [indices, K, E]
+        torch.testing.assert_close(one[stored], two[stored], **bounds)
+        assert torch.isfinite(one[stored]).all()
+        one[stored] = float("nan")
         assert one.isnan().all()
 
 

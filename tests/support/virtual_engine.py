@@ -70,7 +70,7 @@ class VirtualEngine:
                     flips=0,
                     drafts=(7,) * (wanted - 1),
                     logits=(),
-                    free_logits=(),
+                    token_free_logits=(),
                 )
             )
             request.output.extend([7] * out)

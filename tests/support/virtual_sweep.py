@@ -25,7 +25,7 @@ import pandas  # noqa: F401  before the forks, so that a session is no longer th
 import pyarrow.parquet  # noqa: F401
 from synthetic_run import BLOCK, make_cell, simulate
 
-from dsbench.sweep.launch import Here
+from dsbench.sweep.launch import LocalLauncher
 from dsbench.sweep.order import Measured, run_missing, writing
 
 MODES, BATCHES, WORKLOADS, REPEATS = ("none", "static", "compact"), (1, 2, 4), ("math",), 2
@@ -75,7 +75,7 @@ class Silent:
         pass
 
 
-def run(folder, crew, *, resume=False, watcher=None):
+def run(folder, launcher, *, resume=False, watcher=None):
     """The sweep in `folder`, to its end; what was given up."""
     body = {
         "environment": {"device": "Virtual CPU"},
@@ -86,7 +86,7 @@ def run(folder, crew, *, resume=False, watcher=None):
     }
     blocks = {mode: 0 if mode == "none" else BLOCK for mode in MODES}
     with writing(folder, resume=resume, notice=print) as store:
-        return run_missing(store, points(), body, crew, watcher or Silent(), repeats=REPEATS, seed=0, blocks=blocks)
+        return run_missing(store, points(), body, launcher, watcher or Silent(), repeats=REPEATS, seed=0, blocks=blocks)
 
 
 def on_disk(folder):
@@ -97,7 +97,7 @@ def session(folder, log, seconds):
     """One process that sweeps, killed after `seconds`; None: it ends by itself. Returns whether it was killed."""
     child = os.fork()
     if child == 0:
-        run(folder, Here(VirtualBench(log=log)), resume=True)
+        run(folder, LocalLauncher(VirtualBench(log=log)), resume=True)
         os._exit(0)
     with nullcontext() if seconds is None else _killed_after(child, seconds):
         _, status = os.waitpid(child, 0)
@@ -123,12 +123,12 @@ def _timed(work):
 
 
 def kill_over_and_over(folder, seed, kills):
-    dice, sessions = random.Random(seed), []
+    rng, sessions = random.Random(seed), []
     whole, opening = (_timed(lambda: session(folder / "whole", folder / "log-whole", None)) for _ in range(2))
     reach = opening + 3 * max(whole - opening, 0.1) / kills  # so that the kills together reach the end, about
     for number in range(kills + 1):
         log, before = folder / f"log-{number}", on_disk(folder / "killed")
-        killed = session(folder / "killed", log, dice.uniform(0, reach) if number < kills else None)
+        killed = session(folder / "killed", log, rng.uniform(0, reach) if number < kills else None)
         begun = [line.rpartition(" ")[0] for line in log.read_text().splitlines()] if log.exists() else []
         sessions.append({"before": before, "begun": begun, "killed": killed})
     (folder / "sessions.json").write_text(json.dumps(sessions))
@@ -139,7 +139,7 @@ def run_on_a_full_disk(folder):
     if child == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
         try:
-            run(folder / "full", Here(VirtualBench()))
+            run(folder / "full", LocalLauncher(VirtualBench()))
         except OSError as problem:
             left = [str(p) for p in (folder / "full").rglob("*.parquet")]
             os._exit(problem.errno if not left else 1)

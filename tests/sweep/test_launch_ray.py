@@ -10,8 +10,8 @@ from command import dsbench, sweep_flags, write_drafter
 from virtual_sweep import VirtualBench, run
 
 from dsbench.results.store import RunStore
-from dsbench.sweep.launch import Here, Workers
-from dsbench.sweep.launch_ray import RayStaff
+from dsbench.sweep.launch import LocalLauncher, PoolLauncher
+from dsbench.sweep.launch_ray import RayWorkers
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray leaves sockets open
@@ -22,14 +22,14 @@ def test_two_workers_and_a_death_leave_the_local_summary(tmp_path):
 
     for module in (virtual_sweep, synthetic_run):
         ray.cloudpickle.register_pickle_by_value(module)
-    assert run(tmp_path / "local", Here(VirtualBench())) == []
+    assert run(tmp_path / "local", LocalLauncher(VirtualBench())) == []
     log, doomed = tmp_path / "log", tmp_path / "doomed"
     doomed.touch()
-    staff = RayStaff(VirtualBench, (log, 0.2, doomed), local=2)
+    pool = RayWorkers(VirtualBench, (log, 0.2, doomed), local=2)
     try:
-        assert run(tmp_path / "ray", Workers(staff, 2)) == []
+        assert run(tmp_path / "ray", PoolLauncher(pool, 2)) == []
     finally:
-        staff.close()
+        pool.close()
     assert (tmp_path / "ray" / "summary.csv").read_bytes() == (tmp_path / "local" / "summary.csv").read_bytes()
     begun = [line.split() for line in log.read_text().splitlines()]
     tasks = [(key, number) for key, number, _ in begun]

@@ -128,9 +128,9 @@ def test_dry_runs_tell_the_time_by_a_table_of_this_deployment(flags, tmp_path):
     assert blind.returncode == 0 and "no cost table here" in blind.stdout, blind.stderr
     here = {"dtype": "float32"}  # whichever this processor would choose
     assert dsbench(*flags(mode="compact", out="other", **here), home=tmp_path).returncode == 0
-    told = dsbench(*flags(**here), "--dry-run", home=tmp_path)
-    assert "prompts and loading not counted" in told.stdout and "costs/" in told.stdout, told.stdout
-    assert "60% of drafts accepted at each depth" in told.stdout
+    estimate = dsbench(*flags(**here), "--dry-run", home=tmp_path)
+    assert "prompts and loading not counted" in estimate.stdout and "costs/" in estimate.stdout, estimate.stdout
+    assert "60% of drafts accepted at each depth" in estimate.stdout
     other = dsbench(*flags(dtype="bfloat16"), "--dry-run", home=tmp_path)
     assert "no cost table here" in other.stdout, "a table of another dtype told the time"
     refused(dsbench(*flags(cost="absent.json"), "--dry-run", home=tmp_path), 2, "absent.json")
@@ -179,11 +179,11 @@ def test_an_estimate_adds_up_what_is_run(tmp_path):
 
 def test_an_estimate_of_open_loops_counts_every_load_and_waits_for_its_requests(tmp_path):
     """6 requests measured, 1 before them, half the slots after: at 0.5/s the last measured one comes after 14 s."""
-    plain = RunConfig(mode="none", batch="4", workload="math", requests=6, repeats=3, max_tokens=10, text="free")
+    config = RunConfig(mode="none", batch="4", workload="math", requests=6, repeats=3, max_tokens=10, text="free")
     table = flat_cost(step=0.01, row=0.0)
 
     def seconds(rate):
-        plan = plan_sweep(replace(plain, request_rate=rate), on_gpu=False, home=tmp_path)
+        plan = plan_sweep(replace(config, request_rate=rate), on_gpu=False, home=tmp_path)
         return estimate(plan, table, [0.5], "").seconds
 
     busy = 3 * (1 + 6 + 2) * 10 * table.verify_seconds(StepShape(4, 4, 0)) / 4

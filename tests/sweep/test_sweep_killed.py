@@ -39,11 +39,11 @@ def wait_for(sweep, folder, count):
 def test_the_same_cells_and_none_done_twice(model, tmp_path):  # noqa: F811
     drafter = str(write_drafter(tmp_path / "drafter"))
     flags = sweep_flags(model, tmp_path, drafter=drafter, mode="none,static,compact", repeats="2", max_tokens="24")
-    folder, dice, kept = tmp_path / "run", random.Random(5), {}
+    folder, rng, kept = tmp_path / "run", random.Random(5), {}
     for count, sign in ((0, signal.SIGKILL), (1, signal.SIGKILL), (3, signal.SIGINT), (5, signal.SIGKILL)):
         sweep = begin(flags, tmp_path)
         wait_for(sweep, folder, count)
-        time.sleep(dice.uniform(0, 0.3 if count else 8.0))
+        time.sleep(rng.uniform(0, 0.3 if count else 8.0))
         sweep.send_signal(sign)
         _, said = sweep.communicate()
         if sign == signal.SIGINT and sweep.returncode != 0:

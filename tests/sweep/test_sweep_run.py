@@ -15,7 +15,7 @@ from virtual_sweep import MODES, REPEATS, VirtualBench, on_disk, points, run
 
 from dsbench.errors import UsageError
 from dsbench.results.store import RunStore
-from dsbench.sweep.launch import ATTEMPTS, Here, Workers
+from dsbench.sweep.launch import ATTEMPTS, LocalLauncher, PoolLauncher
 from dsbench.sweep.order import Measured, Task, order_of, writing
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_a_full_disk_leaves_nothing_half_written_and_the_run_goes_on(killed):
 
 
 def test_damaged_repeats_are_measured_again_and_damaged_cells_told_anew(killed, tmp_path, capsys):
-    run(tmp_path / "run", Here(VirtualBench()))
+    run(tmp_path / "run", LocalLauncher(VirtualBench()))
     done = on_disk(tmp_path / "run")
     first, second, third = sorted((tmp_path / "run" / "cells").iterdir())[:3]
     rounds = first / "rep-1" / "rounds.parquet"
@@ -66,7 +66,7 @@ def test_damaged_repeats_are_measured_again_and_damaged_cells_told_anew(killed, 
     with pytest.raises(UsageError, match="damaged"):
         RunStore(tmp_path / "run").cells()
     log = tmp_path / "log"
-    run(tmp_path / "run", Here(VirtualBench(log=log)), resume=True)
+    run(tmp_path / "run", LocalLauncher(VirtualBench(log=log)), resume=True)
     begun = sorted(line.rpartition(" ")[0] for line in log.read_text().splitlines())
     assert begun == sorted([f"{first.name} 1", f"{second.name} 0"])
     assert capsys.readouterr().out.count("could not be read") == 2
@@ -86,14 +86,14 @@ def test_the_order_is_random_within_a_repeat_and_recorded(killed):
         assert sorted(t.cell.mode for t in block) == sorted(MODES)
     assert len({tuple(t.cell.mode for t in block) for block in order}) == 6, "24 blocks of 3 arms show every order"
     assert order == order_of(points(), repeats=8, seed=3) != order_of(points(), repeats=8, seed=4)
-    told = json.loads((killed / "whole" / "run.json").read_text())["order"]
+    recorded = json.loads((killed / "whole" / "run.json").read_text())["order"]
     places = {}
     for path in (killed / "killed").glob("cells/*/rep-*/repeat.json"):
         cell = json.loads((path.parent.parent / "cell.json").read_text())["parameters"]
         place = json.loads(path.read_text())["place"]
         places[place] = (cell["workload"], cell["batch"], int(path.parent.name[4:]), cell["mode"])
-    told = [(b["workload"], b["batch"], b["repeat"], mode) for b in told for mode in b["modes"]]
-    assert [places[i] for i in range(len(told))] == told
+    recorded = [(b["workload"], b["batch"], b["repeat"], mode) for b in recorded for mode in b["modes"]]
+    assert [places[i] for i in range(len(recorded))] == recorded
 
 
 def test_more_repeats_are_added_to_those_that_are_there(tmp_path):
@@ -130,22 +130,22 @@ def task(key, cell, number=0):
     return Task(key=key, cell=cell, number=number, place=0)
 
 
-class FakeStaff:
+class FakePool:
     """Workers that measure at once and end in a random order; worker and task pairs in `deadly` kill the worker."""
 
-    def __init__(self, dice, dies):
-        self.dice, self.dies, self.hired, self.dead, self.busy, self.did = dice, dies, 0, set(), {}, []
+    def __init__(self, rng, dies):
+        self.rng, self.dies, self.added, self.dead, self.busy, self.did = rng, dies, 0, set(), {}, []
 
-    def hire(self):
-        self.hired += 1
-        return self.hired - 1
+    def add(self):
+        self.added += 1
+        return self.added - 1
 
     def start(self, worker, task):
         assert worker not in self.busy and worker not in self.dead
         self.busy[worker] = task
 
     def wait(self):
-        worker = self.dice.choice(sorted(self.busy))
+        worker = self.rng.choice(sorted(self.busy))
         task = self.busy.pop(worker)
         if self.dies(task, worker):
             self.dead.add(worker)
@@ -158,21 +158,21 @@ def test_blocks_stay_on_one_worker_and_a_death_loses_its_repeat_alone(tmp_path, 
     import random
 
     deaths = {5, 11}
-    staff = FakeStaff(random.Random(0), lambda task, worker: task.place in deaths and not deaths.discard(task.place))
-    assert run(tmp_path / "run", Workers(staff, 3)) == []
-    assert staff.hired == 5 and len(staff.dead) == 2
+    pool = FakePool(random.Random(0), lambda task, worker: task.place in deaths and not deaths.discard(task.place))
+    assert run(tmp_path / "run", PoolLauncher(pool, 3)) == []
+    assert pool.added == 5 and len(pool.dead) == 2
     assert (tmp_path / "run" / "summary.csv").read_bytes() == (killed / "whole" / "summary.csv").read_bytes()
-    assert Counter(t.place for _, t in staff.did) == Counter(range(REPEATS * sum(map(len, points()))))
-    broken = [t for t in ({w for w, t in staff.did if t.place // 3 == b} for b in range(6)) if len(t) > 1]
+    assert Counter(t.place for _, t in pool.did) == Counter(range(REPEATS * sum(map(len, points()))))
+    broken = [t for t in ({w for w, t in pool.did if t.place // 3 == b} for b in range(6)) if len(t) > 1]
     assert len(broken) <= 2, "a block without a death was spread over workers"
 
 
 def test_a_repeat_that_takes_every_worker_with_it_is_given_up_and_the_rest_is_done(tmp_path):
     import random
 
-    staff = FakeStaff(random.Random(1), lambda task, worker: task.place == 7)
-    (lost,) = run(tmp_path / "run", Workers(staff, 2))
-    assert lost.place == 7 and len(staff.dead) == ATTEMPTS
+    pool = FakePool(random.Random(1), lambda task, worker: task.place == 7)
+    (lost,) = run(tmp_path / "run", PoolLauncher(pool, 2))
+    assert lost.place == 7 and len(pool.dead) == ATTEMPTS
     assert len(on_disk(tmp_path / "run")) == REPEATS * sum(map(len, points())) - 1
     assert len(RunStore(tmp_path / "run").cells()) == sum(map(len, points())) - 1
 
@@ -185,8 +185,8 @@ def test_an_error_of_the_bench_ends_the_sweep_and_keeps_what_was_done(tmp_path):
             return super().repeat(task)
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "run", Here(Failing()))
+        run(tmp_path / "run", LocalLauncher(Failing()))
     assert len(on_disk(tmp_path / "run")) == 4
     assert isinstance(VirtualBench().repeat(task(*points()[0][0])), Measured)
-    run(tmp_path / "run", Here(VirtualBench()), resume=True)
+    run(tmp_path / "run", LocalLauncher(VirtualBench()), resume=True)
     assert len(on_disk(tmp_path / "run")) == REPEATS * sum(map(len, points()))

@@ -14,9 +14,9 @@ from dsbench.errors import UsageError
 from dsbench.settings import RunConfig
 from dsbench.sweep.traffic import measured_of, plan_traffic, warming
 from dsbench.workloads.arrivals import Arrivals, parse_arrivals
-from dsbench.workloads.dice import uniform
 from dsbench.workloads.lengths import Lengths, parse_lengths, with_lengths
 from dsbench.workloads.recorded import read_recorded
+from dsbench.workloads.rng import uniform
 
 
 def load(rate=2.0, burstiness=1.0):

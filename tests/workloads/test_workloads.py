@@ -21,9 +21,9 @@ import pytest
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.workloads import prompts_chat, prompts_longtext, prompts_math, training
 from dsbench.workloads import pull as pull_module
-from dsbench.workloads.dice import Dice, fill, shuffled
 from dsbench.workloads.jsonl import read_messages
 from dsbench.workloads.pull import REAL_SETS, is_pulled, pull, pulled_path, store
+from dsbench.workloads.rng import Rng, fill, shuffled
 from dsbench.workloads.training_openers import training_openers
 from dsbench.workloads.workload import BUILT_IN, catalogue, digest_of, interleave, load_workload
 
@@ -158,7 +158,7 @@ ANSWERS: tuple[Callable[[dict[str, Fraction]], Fraction | int], ...] = (
 def test_every_number_story_has_a_whole_positive_answer() -> None:
     for (text, numbers), answer in zip(prompts_math.STORIES, ANSWERS, strict=True):
         for roll in range(200):
-            values = {name: Fraction(value) for name, value in numbers(Dice(f"answers {roll}")).items()}
+            values = {name: Fraction(value) for name, value in numbers(Rng(f"answers {roll}")).items()}
             result = Fraction(answer(values))
             assert result.denominator == 1 and result > 0, (text, values, result)
 
@@ -181,14 +181,14 @@ def test_shuffle_is_the_order_of_the_keyed_hash() -> None:
     assert shuffled(reversed(items), lambda item: item, 7) == expected != items
 
 
-def test_dice_are_even_and_repeatable() -> None:
-    dice = Dice("even")
-    counts = Counter(dice.between(3, 8) for _ in range(6000))
+def test_the_rng_is_even_and_repeatable() -> None:
+    rng = Rng("even")
+    counts = Counter(rng.between(3, 8) for _ in range(6000))
     assert sorted(counts) == [3, 4, 5, 6, 7, 8]
     assert all(abs(count - 1000) < 5 * math.sqrt(6000 / 6 * 5 / 6) for count in counts.values())
-    assert [Dice("even").between(0, 9) for _ in range(3)] == [Dice("even").between(0, 9)] * 3
-    assert sorted(Dice("sample").sample("abcdef", 6)) == list("abcdef")
-    with pytest.raises(AssertionError, match="roll 0 gave 2 of 3"):
+    assert [Rng("even").between(0, 9) for _ in range(3)] == [Rng("even").between(0, 9)] * 3
+    assert sorted(Rng("sample").sample("abcdef", 6)) == list("abcdef")
+    with pytest.raises(AssertionError, match="draw 0 gave 2 of 3"):
         fill("few", [lambda d: str(d.between(0, 1))], 3)
 
 

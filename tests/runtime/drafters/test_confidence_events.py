@@ -97,7 +97,7 @@ def test_without_event_heads_a_block_is_the_plain_loop_over_its_slots(head, rule
     assert (draft.probabilities is None) == (rule == "coupled")
     assert draft.probabilities is None or torch.allclose(draft.probabilities, laws, atol=1e-5)
     weight, bias = drafter.confidence_free
-    assert torch.allclose(draft.free, block_hidden() @ weight[0] + bias[0], atol=1e-4)
+    assert torch.allclose(draft.token_free, block_hidden() @ weight[0] + bias[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("depth", [[4] * 5, [3, 0, 4, 1, 4]], ids=str)
@@ -123,7 +123,7 @@ def test_each_request_reads_the_row_of_its_event(head, rule, depth):
     assert torch.allclose(draft.confidence, confidence, atol=1e-3)
     head = drafter.events_free
     free = torch.einsum("rgd,rd->rg", block_hidden(), head.weight[rows]) + head.bias[rows][:, None]
-    assert torch.allclose(draft.free, free, atol=1e-4)
+    assert torch.allclose(draft.token_free, free, atol=1e-4)
 
 
 def test_under_residual_no_confidence_sees_the_token_it_judges():
@@ -206,8 +206,11 @@ def test_a_block_of_one_depth_is_drawn_without_the_host(rule, events, monkeypatc
 def test_event_heads_change_no_text(mode, rule, lag):
     """Under residual for windows that weigh no confidence; under coupled for any."""
     target = tiny_target()
-    plain, events = make_requests(5, max_tokens=16), make_requests(5, max_tokens=16)
-    one = run(mode, plain, batch=3, rule=rule, lag=lag, target=target)
+    unconditioned, events = make_requests(5, max_tokens=16), make_requests(5, max_tokens=16)
+    one = run(mode, unconditioned, batch=3, rule=rule, lag=lag, target=target)
     two = run(mode, events, batch=3, rule=rule, lag=lag, target=target, drafter=tiny_drafter(target, events=True))
-    assert [r.output for r in events] == [r.output for r in plain]
-    assert two.rounds[0].logits != one.rounds[0].logits and two.rounds[0].free_logits != one.rounds[0].free_logits
+    assert [r.output for r in events] == [r.output for r in unconditioned]
+    assert (
+        two.rounds[0].logits != one.rounds[0].logits
+        and two.rounds[0].token_free_logits != one.rounds[0].token_free_logits
+    )

@@ -132,8 +132,8 @@ def compare(rounds: list[Round], reference: Reference) -> int:
                 assert tokens[j] == int(reference.ids[inverse_cdf(law[None], u)])
                 compared += 1
             if depth:
-                assert r.draft.free[row, 0] == r.draft.confidence[row, 0]
-            assert not r.draft.free[row, 1:].any(), "nothing is known of later slots before they are run"
+                assert r.draft.token_free[row, 0] == r.draft.confidence[row, 0]
+            assert not r.draft.token_free[row, 1:].any(), "nothing is known of later slots before they are run"
             assert not any(tokens[depth:]) and not r.draft.confidence[row, max(depth, 1) :].any()
     return compared
 

@@ -163,7 +163,7 @@ def rows(window: list[int], verified: list[int], *, exact: bool = False):
         top_p=torch.ones(count),
         seed=torch.arange(count) + 40,
         round=torch.arange(count) % 3 + 1,
-        plain=True,
+        unfiltered=True,
     )
     each = sampling.rows(torch.arange(count).repeat_interleave(BLOCK))
     law = distribution(own.flatten(0, 1), each).view(count, BLOCK, VOCAB)
@@ -230,7 +230,7 @@ def test_equal_laws_pass_whole_whatever_the_temperature():
 def test_the_token_after_a_rejection_is_drawn_from_what_the_weight_leaves():
     law, target = torch.tensor([[[0.5, 0.5, 0.0]]]), torch.tensor([[[0.6, 0.2, 0.2], [1.0, 0.0, 0.0]]])
     one, zero = torch.tensor([1]), torch.tensor([0])
-    for u, weighted, plain in ((0.3, 2, 0), (0.9, 2, 2)):
+    for u, weighted, unweighted in ((0.3, 2, 0), (0.9, 2, 2)):
         v = torch.tensor([u], dtype=torch.float64)
         assert int(residual_token(law, target, zero, one, v, v, torch.tensor([0.5]))) == weighted
-        assert int(residual_token(law, target, zero, one, v, v)) == plain
+        assert int(residual_token(law, target, zero, one, v, v)) == unweighted

@@ -1,4 +1,4 @@
-"""The coupled law: for every noise table, every arm and planner emits plain autoregressive sampling with that table."""
+"""The coupled law: for every noise table, every arm and planner emits autoregressive sampling with that table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from dsbench.runtime.policy.planner import Planner
 from scipy import stats
 from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
 
@@ -17,7 +18,6 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams
 
 VOCAB, LENGTH, BLOCK = 3, 5, 3
@@ -46,7 +46,7 @@ def noise_tables() -> torch.Tensor:
     return torch.tensor(list(itertools.product(ROWS, repeat=LENGTH)))
 
 
-def plain_path(prompt: tuple[int, ...], table: torch.Tensor, temperature: float, salt: int) -> list[int]:
+def sampled_path(prompt: tuple[int, ...], table: torch.Tensor, temperature: float, salt: int) -> list[int]:
     """Autoregressive sampling written a second time, one token after the other."""
     text = list(prompt)
     for row in table.tolist():
@@ -68,7 +68,7 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
         return torch.where(hot, logits / torch.where(hot, temps[:, None], 1.0) + noise, logits).argmax(-1)
 
     monkeypatch.setattr(sampling_module, "gumbel_argmax", table_argmax)
-    wanted = [plain_path(prompt, table, temperature, salt=1) for table in tables]
+    wanted = [sampled_path(prompt, table, temperature, salt=1) for table in tables]
     arm = parse_arm(mode)
     drafter = NoDrafter(torch.device("cpu")) if arm.drafter == "none" else ToyDrafter(VOCAB, BLOCK)
     batch = 64

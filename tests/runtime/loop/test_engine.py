@@ -229,7 +229,7 @@ def test_token_free_budgets_are_set_before_the_head_which_stops_at_the_deepest_w
     monkeypatch.setattr(planner, "token_free", watched)
     engine = run("compact:free", make_requests(9, max_tokens=30), batch=5, rule=rule)
     assert len(seen) == 2 * len(engine.steps), "once before the head, once for the plan"
-    told = {(r.step, r.request): r.free_logits for r in engine.rounds}
+    told = {(r.step, r.request): r.token_free_logits for r in engine.rounds}
     for step in engine.steps:
         mine = [r for r in engine.rounds if r.step == step.step]
         (survival, limits, before), (_, _, planned) = seen[2 * step.step : 2 * step.step + 2]
@@ -279,7 +279,7 @@ def test_a_head_that_stopped_early_leaves_the_ceiling_unseen():
             flips=0,
             drafts=drafts,
             logits=(),
-            free_logits=(0.0,) * 3,
+            token_free_logits=(0.0,) * 3,
         )
 
     assert later_ceiling(record((6, 7)), requests[0], "coupled") == UNSEEN

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from dsbench.runtime.loop.graphs import Tiers
 from engine_runs import make_requests, plain_texts, run
 from tiny import tiny_drafter, tiny_target
 from toys import ToyDrafter, ToyTarget, staircase_table
@@ -17,7 +18,6 @@ from dsbench.runtime.batch import pack_padded, pack_rows
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.graphs import Tiers
 
 MODES = ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"]
 
@@ -120,7 +120,7 @@ def test_padded_rows_are_the_packed_ones_and_nobodys():
         for rows in (real.rows, real.rows + 5):
             made = pack_padded(anchor, drafts, verified, context, pages, torch.tensor([live]), rows, 8)
             where = pages.long()[real.request, real.positions // 8] * 8 + real.positions % 8
-            assert made.slots.tolist() == where.tolist() + [-1] * (rows - real.rows)
+            assert made.cache_indices.tolist() == where.tolist() + [-1] * (rows - real.rows)
             assert made.rows == rows and made.requests == 4
             for name in ("ids", "positions", "request"):
                 assert torch.equal(getattr(made, name)[: real.rows], getattr(real, name))

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dsbench.runtime.policy.budget import Budgets
+from dsbench.runtime.policy.recent import SPELL
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped, pinned_to, strayed_texts
 from replays import replayed, toy_trace, wide
@@ -15,8 +17,6 @@ from toys import staircase_table
 
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.loop import prompts
-from dsbench.runtime.policy.budget import Budgets
-from dsbench.runtime.policy.recent import SPELL
 
 MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:1", "mtp:3")
 
@@ -114,7 +114,7 @@ def test_a_trace_is_replayed_as_the_plain_loop_does(mode):
         whole = min(int(drafts.match[at]), record.window)
         assert record.accepted == min(whole, record.delivered)
         if mode != "none":
-            assert record.free_logits == tuple(drafts.free[at].tolist())
+            assert record.token_free_logits == tuple(drafts.token_free[at].tolist())
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
@@ -166,7 +166,7 @@ def test_prompts_wait_for_each_other_but_not_long_and_who_is_last_moves_up(monke
 
 def test_the_budget_is_the_best_of_all_depths_and_row_totals():
     dice = np.random.default_rng(2)
-    table = replace(staircase_table(6, 4), slot_bias=3e-5, walk=2e-6)
+    table = replace(staircase_table(6, 4), depth_bias=3e-5, walk=2e-6)
     budgets = Budgets(table, 4, (1, 2, 4))
     for _ in range(60):
         n = int(dice.integers(1, 7))
@@ -233,14 +233,14 @@ def test_where_drafts_do_not_pay_rounds_are_plain_and_one_in_a_spell_looks_again
     depths = {landed.step: landed.flight.course.depth for landed in engine._landed}
     table, block = engine.planner.table, engine.block
     for step in engine.steps:
-        shape, depth = StepShape(step.seats, step.rows + step.zombies, step.context), depths[step.step]
+        shape, depth = StepShape(step.occupied, step.rows + step.zombies, step.context), depths[step.step]
         alone = table.verify_seconds(shape)
-        whole = alone + table.draft_seconds(step.seats, step.context, block - depth) if depth else alone
+        whole = alone + table.draft_seconds(step.occupied, step.context, block - depth) if depth else alone
         assert step.predicted_seconds == pytest.approx(whole) and (depth or step.rows == step.requests)
     for record in engine.rounds:
         plain = depths[record.step] == 0
         assert plain == (not record.drafts) and (not plain or (record.window, record.delivered) == (0, 1))
-        assert plain == bool(np.isnan(record.free_logits).all()) and len(record.free_logits) == block
+        assert plain == bool(np.isnan(record.token_free_logits).all()) and len(record.token_free_logits) == block
 
 
 def test_a_whole_draft_that_is_asked_for_is_made_in_every_round():

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from command import dsbench, sweep_flags, write_drafter
+from dsbench.runtime.loop.steady import Steady
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped, pinned_to, strayed_texts
 
@@ -18,7 +19,6 @@ from dsbench.results.metrics import cell_summary
 from dsbench.results.store import RunStore
 from dsbench.runtime.loop import overlap
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.steady import Steady
 from dsbench.sweep import bench as engine_bench
 
 
@@ -102,8 +102,8 @@ def test_a_fault_returns_the_run_to_whole_blocks_and_the_same_text(fault, mode, 
     assert any(r.window < 4 and limit[r.request] - r.output_index > 5 for r in rounds), "it chose before"
     assert all(s.confidence_age == s.priors == 0 for s in engine.steps[first + 3 :])
     if fault is breaks_confidences:
-        assert all(math.isnan(x) for r in late for x in (*r.logits, *r.free_logits))
-        assert all(len(r.free_logits) == 4 == len(r.drafts) for r in late)
+        assert all(math.isnan(x) for r in late for x in (*r.logits, *r.token_free_logits))
+        assert all(len(r.token_free_logits) == 4 == len(r.drafts) for r in late)
     if fault is breaks_table:
         assert all(math.isnan(s.predicted_seconds) for s in engine.steps[first:])
 

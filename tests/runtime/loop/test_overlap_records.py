@@ -100,12 +100,12 @@ def test_a_seat_that_an_ended_request_still_holds_is_told_apart_from_an_empty_on
     finish(engine, make_requests(12, max_tokens=9), 3)
     for landed, step in zip(engine._landed, engine.steps, strict=True):
         assert (
-            step.seats
+            step.occupied
             == len(landed.flight.seated)
-            == step.requests + sum(i not in landed.seats for i in range(step.seats))
+            == step.requests + sum(i not in landed.seats for i in range(step.occupied))
         )
-    full = [s for s in engine.steps if s.seats == 3]
-    assert any(s.requests < 3 for s in full) and engine.steps[-1].seats < 3
+    full = [s for s in engine.steps if s.occupied == 3]
+    assert any(s.requests < 3 for s in full) and engine.steps[-1].occupied < 3
 
 
 def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
@@ -135,5 +135,7 @@ def test_a_round_is_predicted_by_the_tier_that_was_launched():
     finish(engine, make_requests(5, max_tokens=9), 3)
     assert any(table.tier(s.rows + s.zombies) < s.tier for s in engine.steps)
     for s in engine.steps:
-        wanted = table.verify_seconds(StepShape(s.seats, s.tier, s.context)) + table.draft_seconds(s.seats, s.context)
+        wanted = table.verify_seconds(StepShape(s.occupied, s.tier, s.context)) + table.draft_seconds(
+            s.occupied, s.context
+        )
         assert s.predicted_seconds == pytest.approx(wanted)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dsbench.runtime.policy.budget import Budgets, want_tier
+from dsbench.runtime.policy.planner import allocate
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped
 from toys import staircase_table
 
 from dsbench.errors import UsageError
 from dsbench.runtime.arm import parse_arm
-from dsbench.runtime.policy.budget import Budgets, want_tier
-from dsbench.runtime.policy.planner import allocate
 
 WEIGHTS = (0.0, 0.3, 0.8, 1.0)
 
@@ -57,7 +57,7 @@ def test_the_row_total_has_the_best_utility_of_all(weight):
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_the_overlapped_budget_has_the_best_utility_of_all_depths_and_row_totals(weight):
-    table = replace(staircase_table(5, 4), slot_bias=3e-2)
+    table = replace(staircase_table(5, 4), depth_bias=3e-2)
     budgets, depths = Budgets(table, 4, (1, 2, 4), weight), set()
     for survival, limits, context in cases(80):
         n = len(limits)
@@ -127,7 +127,7 @@ def test_both_loops_write_the_plain_text_and_weigh_alike(mode):
 @pytest.mark.parametrize("slot", [0.0, 0.004, 0.05])
 def test_an_oracle_drafts_as_deep_as_what_it_knows_pays(slot):
     """By hand: of each depth the tokens that are sure to come, in the cheapest pass that holds so many of them."""
-    table = replace(staircase_table(6, 4), slot_bias=slot, draft_bias=0.3)
+    table = replace(staircase_table(6, 4), depth_bias=slot, draft_bias=0.3)
     budgets, dice, chosen = Budgets(table, 4, (0, 1, 2, 4)), np.random.default_rng(3), set()
     for requests in (1, 2, 3, 5, 6) * 8:
         match = dice.integers(0, 5, requests)

@@ -13,7 +13,7 @@ from training_tools import EOS, OPTIONS, SHAPE, quiet, random_data
 from dsbench.kernels.draft import loss_triton as draft_loss_triton
 from dsbench.kernels.draft.loss import Shares
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
-from dsbench.runtime.training.batches import Held
+from dsbench.runtime.training.batches import Goals
 from dsbench.runtime.training.fit import Stepper, Sums
 from dsbench.runtime.training.forward import masked_attention
 from dsbench.runtime.training.keeper import BatchOrder
@@ -44,18 +44,18 @@ def test_the_loss_takes_a_fraction_of_the_memory_of_plain_autograd():
     label = torch.randint(0, vocab, (rows,), generator=g, device=CUDA)
     weight = torch.full((rows,), 1 / rows, device=CUDA)
     lse = torch.cat([F.linear(part, head).float().logsumexp(-1) for part in last.split(1024)])
-    held = Held(last=last, lse=lse, greedy=torch.zeros_like(label, dtype=torch.bool), label=label, weight=weight)
+    goals = Goals(last=last, lse=lse, greedy=torch.zeros_like(label, dtype=torch.bool), label=label, weight=weight)
 
     def ours(leaf: torch.Tensor) -> torch.Tensor:
-        return HeadLoss.apply(leaf, None, head, held, label[:1], Shares())[0]
+        return HeadLoss.apply(leaf, None, head, goals, label[:1], Shares())[0]
 
-    def plain(leaf: torch.Tensor) -> torch.Tensor:
+    def reference(leaf: torch.Tensor) -> torch.Tensor:
         logq = F.linear(leaf, head).float().log_softmax(-1)
         p = (F.linear(last, head).float() - lse[:, None]).exp()
         return (weight * (0.9 * (logq.exp() - p).abs().sum(-1) - 0.1 * logq.gather(1, label[:, None])[:, 0])).sum()
 
     peaks, gradients, losses = [], [], []
-    for loss in (ours, plain):
+    for loss in (ours, reference):
         loss(x.clone().requires_grad_()).backward()  # whatever is made once is made
         leaf = x.clone().requires_grad_()
         torch.cuda.synchronize()
@@ -67,7 +67,7 @@ def test_the_loss_takes_a_fraction_of_the_memory_of_plain_autograd():
         peaks.append(torch.cuda.max_memory_allocated() - before)
         gradients.append(leaf.grad.float())
         losses.append(total.item())
-    print(f"peak MiB: ours {peaks[0] / 2**20:.0f}, plain {peaks[1] / 2**20:.0f}")
+    print(f"peak MiB: ours {peaks[0] / 2**20:.0f}, reference {peaks[1] / 2**20:.0f}")
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
     assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
     one = rows * vocab * 2  # bytes of one bf16 [R, V']

@@ -40,9 +40,9 @@ def test_batches_hold_each_slot_to_the_right_token_law_and_context(window):
     sequences = torch.tensor(CHOSEN)
     blocks = setting.maker.make(sequences, torch.Generator().manual_seed(1))
     width, shape = setting.maker.width, (4, 6, 3)
-    held = blocks.held
-    label, weight, greedy, lse = (t.view(shape) for t in (held.label, held.weight, held.greedy, held.lse))
-    last, seen = held.last.view(*shape, -1), blocks.bias.view(*shape, -1)
+    goals = blocks.goals
+    label, weight, greedy, lse = (t.view(shape) for t in (goals.label, goals.weight, goals.greedy, goals.lse))
+    last, seen = goals.last.view(*shape, -1), blocks.bias.view(*shape, -1)
     assert set(seen.unique().tolist()) == {0, float("-inf")}
     raw = torch.zeros(shape)
     for b, s in enumerate(CHOSEN):
@@ -84,7 +84,7 @@ def test_a_chains_batch_is_the_text_and_the_targets_states():
         assert torch.equal(blocks.taps[b, :n], f.last[at])
         assert torch.equal(blocks.text[b, :n], toy_target().embedding[torch.from_numpy(data.ids[at]).long()])
     block = setting_of(OPTIONS).maker.make(torch.tensor(CHOSEN), torch.Generator().manual_seed(1))
-    assert torch.equal(block.held.label, blocks.held.label) and torch.equal(block.held.last, blocks.held.last)
+    assert torch.equal(block.goals.label, blocks.goals.label) and torch.equal(block.goals.last, blocks.goals.last)
 
 
 def test_anchors_are_drawn_evenly_and_depend_on_the_generator_alone():

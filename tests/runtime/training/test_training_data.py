@@ -61,8 +61,8 @@ def test_sampled_tokens_follow_the_targets_law_and_stop_at_the_end_token():
     law = (full_logits(prompt)[-1].double() / 0.7).softmax(-1)
     seen = torch.bincount(torch.tensor([a[0] for a in answers]), minlength=VOCAB)
     rare = law * n < 5
-    told, wanted = ([*x[~rare].tolist(), x[rare].sum().item()] for x in (seen, law * n))
-    assert len(told) > 20 and chisquare(told, wanted).pvalue > 1e-3
+    drawn, wanted = ([*x[~rare].tolist(), x[rare].sum().item()] for x in (seen, law * n))
+    assert len(drawn) > 20 and chisquare(drawn, wanted).pvalue > 1e-3
     ends = frozenset(range(0, VOCAB, 7))
     texts = generate(toy_target(), [prompt] * 64, [1.0] * 64, eos=ends, limit=50, width=64, seed=4, batch=64, log=quiet)
     assert all(all(t % 7 for t in a[:-1]) and (a[-1] % 7 == 0 or len(a) == 50) for a in texts)
@@ -191,19 +191,19 @@ def test_rows_that_decode_together_are_as_many_as_fit_into_a_share_of_the_memory
 
 
 def test_free_memory_is_known_or_guessed_on_every_machine(monkeypatch, tmp_path):
-    told = tmp_path / "meminfo"
-    monkeypatch.setattr(memory, "MEMINFO", told)
-    told.write_text("MemTotal:   9 kB\nMemAvailable:   1234 kB\n")
+    meminfo = tmp_path / "meminfo"
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    meminfo.write_text("MemTotal:   9 kB\nMemAvailable:   1234 kB\n")
     assert memory.free_memory(CPU) == 1234 * 1024
     for text in ("", "MemAvailable:\n", "MemAvailable: many kB\n", "no colon\n"):
-        told.write_text(text)
+        meminfo.write_text(text)
         monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 3, "SC_PAGE_SIZE": 10}.__getitem__)
         assert memory.free_memory(CPU) == 30
 
     def unknown(name: str) -> int:
         raise ValueError(name)
 
-    told.unlink()
+    meminfo.unlink()
     monkeypatch.setattr(os, "sysconf", unknown)
     assert memory.free_memory(CPU) == memory.UNKNOWN
 
@@ -215,7 +215,7 @@ def test_features_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
 
 
 def test_a_wave_says_how_far_it_is(monkeypatch):
-    monkeypatch.setattr("dsbench.runtime.training.generate.TELL_EVERY", 0.0)
+    monkeypatch.setattr("dsbench.runtime.training.generate.LOG_EVERY", 0.0)
     log: list[dict[str, object]] = []
     generate(
         toy_target(),

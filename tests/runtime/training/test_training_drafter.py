@@ -109,13 +109,13 @@ def deep_step(drafter: DSparkDrafter, previous, h, u) -> tuple[torch.Tensor, ...
 
 def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.Tensor) -> None:
     """Logits and event confidences of every slot by the drafter's own weights, teacher-forced."""
-    g, d, module, held = hidden.shape[2], hidden.shape[-1], setting.module, blocks.held
+    g, d, module, goals = hidden.shape[2], hidden.shape[-1], setting.module, blocks.goals
     x, seen = module(*module.inputs(blocks, setting.heads.cos, setting.heads.sin))
-    _, _, features = rows_of(x, module.w2, setting.heads.head, held, SEED)
+    _, _, features = rows_of(x, module.w2, setting.heads.head, goals, SEED)
     found = module.confidences(seen, features, d)
     n = x.shape[0]
     noise = training_noise(n, 41, seed=SEED, first=0, device=CPU)[:, :40].view(-1, g, 40)
-    rows = [t.view(-1, g, *t.shape[1:]) for t in (x, found.events, found.free_events, found.published, held.greedy)]
+    rows = [t.view(-1, g, *t.shape[1:]) for t in (x, found.events, found.free_events, found.published, goals.greedy)]
     state = hidden.new_zeros(n // g, drafter.shape.rank * (4 if drafter.shape.head == "deep" else 1))
     for k in range(g):
         x_k, events, free, published, greedy = (t[:, k] for t in rows)
@@ -132,11 +132,11 @@ def check_heads(setting: Setting, drafter: DSparkDrafter, blocks, hidden: torch.
         torch.testing.assert_close(packed, logits, atol=1e-4, rtol=1e-4)
         ones = torch.ones(len(h))
         cold = coupled_stats_reference(logits, ones * 0, ones.long(), ones.long(), drafter.vocabulary)[1]
-        plain = law_stats_reference(logits, ones)
+        full = law_stats_reference(logits, ones)
         two = (logits + noise[:, k]).sort(dim=-1, descending=True).values
         gap = (two[:, 0] - two[:, 1]).clamp(max=10)
-        coupled = torch.cat([plain[:, :4], gap[:, None], (gap + 0.1).log()[:, None]], dim=-1)
-        for event, (features_k, rows_k) in enumerate(((cold, greedy), (coupled, ~greedy), (plain, greedy | ~greedy))):
+        coupled = torch.cat([full[:, :4], gap[:, None], (gap + 0.1).log()[:, None]], dim=-1)
+        for event, (features_k, rows_k) in enumerate(((cold, greedy), (coupled, ~greedy), (full, greedy | ~greedy))):
             assert rows_k.any()
             inputs = (h, features_k) if e is None else (h, e, features_k)
             mine = drafter.events(inputs, torch.full((len(h),), event))

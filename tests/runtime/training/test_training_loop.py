@@ -44,11 +44,11 @@ def test_an_order_shows_every_sequence_once_before_any_twice():
 @KINDS
 def test_a_short_training_lowers_the_loss_and_logs_how_it_stands(options):
     setting, log = setting_of(options, 40), []
-    held = setting.maker.make(setting.splits[TRAIN][:8], torch.Generator().manual_seed(9))
+    goals = setting.maker.make(setting.splits[TRAIN][:8], torch.Generator().manual_seed(9))
 
     @torch.no_grad()
     def loss() -> float:
-        return loss_of(setting.module, setting, held, torch.tensor([5])).total.item()
+        return loss_of(setting.module, setting, goals, torch.tensor([5])).total.item()
 
     before = loss()
     progress = fit(replace(options, lr=1e-2, **ENDLESS), setting, log.append, most_steps=25)
@@ -96,7 +96,7 @@ def test_evaluation_counts_each_event_on_its_own_text():
     blocks = setting.maker.make(batch, torch.Generator().manual_seed(1))
     parts = loss_of(setting.module, setting, blocks, torch.tensor([1]))
     once = evaluate(setting, batch, batch=len(batch), seed=1)
-    greedy = blocks.held.greedy.view(-1, 3)[:, 0]
+    greedy = blocks.goals.greedy.view(-1, 3)[:, 0]
     valid = blocks.valid.view(-1, 3)
     for event, passed in (("greedy", parts.match), ("coupled", parts.match), ("residual", parts.accept)):
         rows = [

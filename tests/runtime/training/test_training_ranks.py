@@ -50,8 +50,8 @@ def test_each_rank_holds_its_half_of_the_training_text_and_all_of_the_rest(two):
     data = random_data(40)
     train = int((data.split == TRAIN).sum())
     assert [r["sequences"] for r in two] == [-(-train // 2), train // 2]
-    held = sum(int(n) for n, s in zip(data.lengths, data.split, strict=True) if s != TRAIN)
-    assert sum(len(r["text"]) for r in two) == len(data.ids) + held
+    goals = sum(int(n) for n, s in zip(data.lengths, data.split, strict=True) if s != TRAIN)
+    assert sum(len(r["text"]) for r in two) == len(data.ids) + goals
 
 
 def test_the_gradient_of_two_is_the_mean_of_their_own(two):

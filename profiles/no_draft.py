@@ -1,4 +1,7 @@
-"""What a plain pass costs, one row a request: attention made for one row, and no drafts to weigh."""
+"""The time of a no-draft pass: one row a request, with the attention kernel for one row, and no accept phase.
+
+Legend: `R` requests, `S` sum of context tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dsbench.profiles.curve import FAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainPass:
+class NoDraftPass:
     """Linear in the mean context, straight between the R's that were measured; below them as the first.
 
     Past the last R it rises with the last slope, or the mean one where that is more: requests never come for free.
@@ -26,15 +29,15 @@ class PlainPass:
 
     def __post_init__(self) -> None:
         if not self.requests or list(self.requests) != sorted(set(self.requests)):
-            raise ValueError(f"plain.requests must increase, got {self.requests}")
+            raise ValueError(f"no_draft.requests must increase, got {self.requests}")
         if self.requests[0] < 1 or self.requests[-1] > FAR:
-            raise ValueError(f"plain.requests must lie in 1..{FAR}, got {self.requests}")
+            raise ValueError(f"no_draft.requests must lie in 1..{FAR}, got {self.requests}")
         if {len(self.seconds), len(self.per_token)} != {len(self.requests)}:
-            raise ValueError("plain.seconds and plain.per_token must be as many as plain.requests")
+            raise ValueError("no_draft.seconds and no_draft.per_token must be as many as no_draft.requests")
         if not all(np.isfinite((*self.seconds, *self.per_token))) or min(*self.seconds, *self.per_token) < 0:
-            raise ValueError("plain.seconds and plain.per_token must be numbers of at least 0")
+            raise ValueError("no_draft.seconds and no_draft.per_token must be numbers of at least 0")
         if min(np.add(self.seconds, self.per_token)) == 0:
-            raise ValueError("a plain pass takes time: plain.seconds and plain.per_token are both 0")
+            raise ValueError("a no-draft pass takes time: no_draft.seconds and no_draft.per_token are both 0")
 
     def parts(self, requests: int) -> tuple[float, float]:
         """Seconds at no context, and of a token more of all requests' context."""
@@ -56,7 +59,7 @@ class PlainPass:
         return {name: list(values) for name, values in asdict(self).items()}
 
 
-def plain_line(points: Iterable[tuple[int, int, float]]) -> PlainPass | None:
+def no_draft_line(points: Iterable[tuple[int, int, float]]) -> NoDraftPass | None:
     """A line in the mean context through the (R, S, seconds) of each R; None without any.
 
     Neither its slope nor its start is below 0, by relative least squares. An R whose contexts are all alike has the
@@ -83,4 +86,4 @@ def plain_line(points: Iterable[tuple[int, int, float]]) -> PlainPass | None:
     if not lines:
         return None
     bases, slopes = zip(*(lines[r] for r in sorted(lines)), strict=True)
-    return PlainPass(requests=tuple(sorted(lines)), seconds=bases, per_token=slopes)
+    return NoDraftPass(requests=tuple(sorted(lines)), seconds=bases, per_token=slopes)

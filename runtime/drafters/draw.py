@@ -1,6 +1,6 @@
-"""Draws of a block's slots: one after the other behind a sequential head, all at once without one.
+"""Draws the tokens of a block: depth by depth with a sequential head, all depths at once without one.
 
-Shapes: R requests, n slots that the deepest of them wants, V' draft vocabulary, m rows drawn together.
+Shapes: R requests, n the largest depth wanted, V' draft vocabulary, m rows drawn together.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dsbench.runtime.sampling import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DrawPlan:
     """What is to be drawn, and how."""
 
     start: Tensor  # [R] int64 committed tokens before the anchor
-    counts: Sequence[int]  # [R] slots wanted
-    depth: Tensor  # [R] the same beside the drafts
+    counts: Sequence[int]  # [R] depths wanted
+    depth: Tensor  # [R] the same on the device
     sampling: Sampling
     ids: Tensor | None  # [V'] vocabulary ids of the columns, None where they are all of them
     rule: str
-    stats: bool  # features of the laws are wanted
+    stats: bool  # compute features of the laws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +61,26 @@ def draw_rows(
     return coupled_choice(logits, sampling, positions, ids), None, None
 
 
-def at_once(base: Tensor, plan: Plan) -> Drawn:
-    """All slots of logits [R, n, V'] that wait for no token."""
+def at_once(base: Tensor, plan: DrawPlan) -> Drawn:
+    """Draws all depths of logits [R, n, V'], which depend on no drawn token."""
     (requests, most), device = base.shape[:2], base.device
-    whole, pairs = min(plan.counts) == most, [(r, j) for r, count in enumerate(plan.counts) for j in range(count)]
-    if whole:
+    full, pairs = min(plan.counts) == most, [(r, j) for r, count in enumerate(plan.counts) for j in range(count)]
+    if full:
         request = torch.arange(requests, device=device)[:, None].expand(requests, most).flatten()
         positions, logits = (
             (plan.start[:, None] + torch.arange(1, most + 1, device=device)).flatten(),
             base.flatten(0, 1),
         )
     else:
-        request, slot = torch.tensor(pairs, device=device).unbind(1)
-        positions, logits = plan.start[request] + slot + 1, base[request, slot]
+        request, depth = torch.tensor(pairs, device=device).unbind(1)
+        positions, logits = plan.start[request] + depth + 1, base[request, depth]
     sampling = plan.sampling.rows(request)
     made = draw_rows(logits, sampling, positions, plan.ids, rule=plan.rule, stats=plan.stats)
 
     def spread(x: Tensor) -> Tensor:
-        if whole:
+        if full:
             return x.view(requests, most, *x.shape[1:])
-        return x.new_zeros(requests, most, *x.shape[1:]).index_put((request, slot), x)
+        return x.new_zeros(requests, most, *x.shape[1:]).index_put((request, depth), x)
 
     tokens, features, laws = made
     return Drawn(
@@ -90,10 +90,10 @@ def at_once(base: Tensor, plan: Plan) -> Drawn:
     )
 
 
-def in_turn(head: Head, base: Tensor, hidden: Tensor, anchor: Tensor, plan: Plan) -> Drawn:
-    """Slots of base logits [R, n, V'] and hidden states [R, n, D], each behind the token before it; anchor [R]."""
+def in_turn(head: Head, base: Tensor, hidden: Tensor, anchor: Tensor, plan: DrawPlan) -> Drawn:
+    """Draws depth by depth from base logits [R, n, V'] and hidden states [R, n, D], after the anchors [R]."""
     part, sampling = head.hidden_part(hidden), plan.sampling
-    if plan.rule == "coupled" and sampling.plain:
+    if plan.rule == "coupled" and sampling.unfiltered:
         tokens, found = coupled_block(
             head,
             base,

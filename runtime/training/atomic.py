@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to: it becomes `path` at the end of the block, and goes where the block fails."""
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; it replaces `path` at the end of the block, and is deleted on failure."""
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial

@@ -1,4 +1,4 @@
-"""Reproducible choices for prompts, arrivals and lengths: the same on every machine and every Python.
+"""Reproducible random choices for prompts, arrivals and lengths: equal on every machine and Python version.
 
 Counter-based (BLAKE2b of a key and a counter), because the methods of `random.Random` may change between versions.
 Must not be used for sampling tokens.
@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Dice:
+class Rng:
     """A stream of choices that depends on `key` alone."""
 
     __slots__ = ("_count", "_key")
@@ -40,7 +40,7 @@ class Dice:
 
 
 def uniform(key: str, number: int) -> float:
-    """In (0, 1), of 52 bits: a function of the key and the number alone."""
+    """A number in (0, 1) with 52 random bits; depends on the key and the number alone."""
     digest = hashlib.blake2b(f"{key}\0{number}".encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
@@ -50,17 +50,17 @@ def shuffled(items: Iterable[T], key: Callable[[T], str], seed: int) -> list[T]:
     return sorted(items, key=lambda item: hashlib.sha256(f"{seed}\0{key(item)}".encode()).digest())
 
 
-def fill(key: str, rolls: Sequence[Callable[[Dice], str]], each: int) -> tuple[str, ...]:
-    """`each` distinct texts of every roll, roll by roll.
+def fill(key: str, draws: Sequence[Callable[[Rng], str]], each: int) -> tuple[str, ...]:
+    """`each` distinct texts of every function in `draws`, in that order.
 
-    AssertionError: a roll cannot give `each` distinct texts.
+    Raises AssertionError where a function does not give `each` distinct texts.
     """
     texts: dict[str, None] = {}
-    for number, roll in enumerate(rolls):
+    for number, draw in enumerate(draws):
         wanted = len(texts) + each
         for attempt in range(20 * each):
             if len(texts) == wanted:
                 break
-            texts.setdefault(roll(Dice(f"{key}\0{number}\0{attempt}")))
-        assert len(texts) == wanted, f"{key}: roll {number} gave {len(texts) - wanted + each} of {each} texts"
+            texts.setdefault(draw(Rng(f"{key}\0{number}\0{attempt}")))
+        assert len(texts) == wanted, f"{key}: draw {number} gave {len(texts) - wanted + each} of {each} texts"
     return tuple(texts)
