@@ -16,8 +16,8 @@ from tiny import tiny_drafter, tiny_mtp, tiny_shape, tiny_target
 
 from dsbench.analysis.summary import summary_frame
 from dsbench.deploy.engines import Engines
-from dsbench.deploy.memory import ledger
-from dsbench.deploy.tensor_bytes import bytes_of, packed_bytes, pool_bytes, state_bytes, tensors_in
+from dsbench.deploy.memory import _captured, ledger
+from dsbench.deploy.tensor_bytes import bytes_of, packed_bytes, pool_bytes, tensors_in
 from dsbench.results.store import RunStore
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
@@ -56,15 +56,15 @@ def test_shared_memory_counts_once_and_views_by_what_they_reach():
 
 
 @pytest.mark.parametrize(("mode", "drafts"), [("none", 0), ("static", 2 * 2 * 16), ("mtp:3", 2 * 16 + 2 * 16)])
-def test_pages_and_seats(mode, drafts):
-    engine = overlapped(mode, 3)
-    models, seats = engine.steady.models, engine.steady.seats
-    slots = (models.pool.shape.pages + 1) * models.pool.shape.page
-    assert pool_bytes(models) == (slots * 4 * 2 * 16 * 4, slots * drafts * 4)
+def test_pages_and_slots(mode, drafts):
+    made = overlapped(mode, 3).device
+    models, slots = made.passes.models, made.slots
+    tokens = (models.pool.shape.pages + 1) * models.pool.shape.page
+    assert pool_bytes(models) == (tokens * 4 * 2 * 16 * 4, tokens * drafts * 4)
     assert sum(pool_bytes(models)) == models.pool.bytes
-    held = [x for x in vars(seats).values() if isinstance(x, torch.Tensor)]
-    rows = [x for c in engine.steady.chunks for x in (c.whole, c.real, c.pages)]
-    assert state_bytes(engine.steady) == sum(x.numel() * x.element_size() for x in (*held, *rows))
+    held = [x for x in vars(slots).values() if isinstance(x, torch.Tensor)]
+    rows = [x for c in made.chunks.values() for x in (c.ints, c.reals, c.pages)]
+    assert _captured(made)["state"] == sum(x.numel() * x.element_size() for x in (*held, *rows))
 
 
 def test_the_ledger_of_engines_lists_weights_pools_and_executors_and_adds_up():
@@ -89,9 +89,9 @@ def test_the_ledger_of_engines_lists_weights_pools_and_executors_and_adds_up():
     assert sum(body["weights"][k] for k in ("target", "drafter", "chain")) == bytes_of(target, drafter, chain)
     assert [p["drafter"] for p in body["pools"]] == ["tiny", "tiny-mtp"]
     assert [(m["kind"], m["depth"], m["graphs"]) for m in body["executors"]] == [
-        ("overlapped", 4, 0),
-        ("overlapped", 2, 0),
-        ("overlapped", 2, 0),
+        ("captured", 4, 0),
+        ("captured", 2, 0),
+        ("captured", 2, 0),
     ]
     parts = sum(body["weights"].values()) + sum(m["state"] for m in body["executors"])
     parts += sum(p["target_layers"] + p["drafter_layers"] for p in body["pools"])
