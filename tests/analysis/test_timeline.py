@@ -81,7 +81,7 @@ def test_who_does_not_record_leaves_nothing_and_writes_the_same_text():
     texts = []
     for recorded in (False, True):
         engine, requests = overlapped("compact", 2), make_requests(4, max_tokens=10)
-        timeline = Timeline(engine.device)
+        timeline = Timeline(engine.device.device)
         engine.record(timeline if recorded else None)
         while requests and not all(r.finished for r in requests):
             engine.admit([r for r in requests if not r.finished and r not in engine.running][: 2 - len(engine.running)])
