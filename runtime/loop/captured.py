@@ -94,12 +94,16 @@ class CapturedDevice(TorchDevice):
             slots.set("budget", plan.budget)
             rows = n * (plan.depth + 1) if self.commit == "window" else n + plan.budget
             tier = self._verify(n, rows) if drafts else self._no_draft(n)
-            ints = copied(slots.ints_out[:n])
-            reals = copied(slots.reals_out[:n]) if drafts else self.unread[:n]
+            ints = self._on_host(slots.ints_out[:n], policy)
+            reals = self._on_host(slots.reals_out[:n], policy) if drafts else self.unread[:n]
         done = self._phase_end()
         return Launched(
             plan=plan, tier=tier, ready=ready, known=known, drafted=drafted, done=done, ints=ints, reals=reals
         )
+
+    def _on_host(self, left: Tensor, policy: Policy) -> Tensor:
+        """A copy of what a round left, valid with its last stamp; one that waits, where that fails."""
+        return policy.attempt("copying what a round left", lambda: copied(left), lambda: left.clone().cpu())
 
     def _verify(self, n: int, rows: int) -> int:
         size = self.tiers.of(n, rows)

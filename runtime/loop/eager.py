@@ -20,7 +20,7 @@ from dsbench.runtime.policy.calibrated import Maps
 from dsbench.runtime.policy.objective import Array
 from dsbench.runtime.policy.plan import Looks, Policy, Seen, VerifyPlan
 from dsbench.runtime.request import SamplingParams
-from dsbench.runtime.watch.timeline import spanned
+from dsbench.runtime.watch.timeline import spanned, working
 from dsbench.runtime.watch.timing import PhaseTimer, stamp
 
 
@@ -55,7 +55,7 @@ class EagerDevice(TorchDevice):
         known, draft = stamp(self.device), None
         slots.set("cap", plan.depth)
         if plan.depth:
-            with self.timer.phase("draft"):
+            with self.timer.phase("draft"), working(self.timeline, "draft"):
                 seen = _Depth(self, n, plan, policy, context)
                 draft = passes.draft(n, seen)
                 plan = seen.plan
@@ -66,7 +66,8 @@ class EagerDevice(TorchDevice):
         slots.set("budget", plan.budget)
         window = None if plan.window is None else torch.from_numpy(plan.window).to(self.device)
         made = draft if plan.depth else None
-        tier = passes.verify_exactly(n, made, window=window, full=self.full, phase=self.timer.phase)
+        with working(self.timeline, "verify"):
+            tier = passes.verify_exactly(n, made, window=window, full=self.full, phase=self.timer.phase)
         return Launched(
             plan=plan,
             tier=tier,

@@ -25,14 +25,14 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.finish import extend
 from dsbench.runtime.loop.rounds import COUNTS, Completed, InFlight, Launched, Stamp
 from dsbench.runtime.loop.scheduler import Residence, Scheduler, Slotted
-from dsbench.runtime.policy.calibrated import Calibrated
+from dsbench.runtime.policy.calibrated import Calibrated, Maps
 from dsbench.runtime.policy.guard import Guard
 from dsbench.runtime.policy.history import History
 from dsbench.runtime.policy.objective import Array
 from dsbench.runtime.policy.plan import Policy, VerifyPlan
 from dsbench.runtime.policy.prices import Prices
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
-from dsbench.runtime.request import Request
+from dsbench.runtime.request import Request, SamplingParams
 
 
 class Clock(Protocol):
@@ -59,6 +59,7 @@ class Device(Slotted, Protocol):
     context: int  # tokens a request may have in all
     eos: frozenset[int]
     replayed: bool  # drafts are a trace's
+    maps: Callable[[SamplingParams], Maps]  # of the confidences of a request that takes a slot
 
     @property
     def clock(self) -> Clock: ...
@@ -111,8 +112,9 @@ class Engine:
         self.device, self.arm, self.prices, self.config, self.decode = device, arm, prices, config, decode
         self.delay = max(config.lag, 1) - 1
         self.policy = Guard(policy, arm.depth(device.block), device.check)
+        self.calibrated, device.maps = calibrated, self._maps
         self.history = History(device.capacity, device.block)
-        self.scheduler = Scheduler(device, self.history, calibrated.prior, device.prompts)
+        self.scheduler = Scheduler(device, self.history, self._prior, device.prompts)
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
         self._running: dict[int, Residence] = {}
@@ -191,7 +193,15 @@ class Engine:
         self._running = {}
         self._in_flight.clear()
         self.history = History(self.device.capacity, self.device.block)
-        self.scheduler = Scheduler(self.device, self.history, self.scheduler.prior, self.device.prompts)
+        self.scheduler = Scheduler(self.device, self.history, self._prior, self.device.prompts)
+
+    def _prior(self, sampling: SamplingParams) -> Array:
+        known, nothing = self.calibrated, np.zeros(self.device.block)
+        return self.policy.attempt("the prior", lambda: known.prior(sampling), lambda: nothing)
+
+    def _maps(self, sampling: SamplingParams) -> Maps:
+        known, one, zero = self.calibrated, np.ones(self.device.block), np.zeros(self.device.block)
+        return self.policy.attempt("the calibration", lambda: known.maps(sampling), lambda: (one, zero, one, zero))
 
     def _launch(self, plan: VerifyPlan, begun: Stamp) -> InFlight:
         device, history, slots = self.device, self.history, tuple(self.scheduler.slots)

@@ -109,7 +109,7 @@ class Scheduler:
                 free = np.flatnonzero(self._rows[: len(self.slots)] == self.history.none).tolist()
             if len(self.waiting) <= len(self.slots) - len(free):
                 break
-        if free and not self.waiting:
+        if free and (not self.waiting or self.limits.patience == 0):  # exact passes have no rows for free slots
             self._close_up(free)
         elif free:
             self.device.clear(free)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 from dsbench.runtime.policy.history import History
 from dsbench.runtime.policy.objective import Array
 
+T = TypeVar("T")
 Looks = Literal["", "token-free", "confidence", "text"]
 
 
@@ -52,6 +54,9 @@ class Policy(Protocol):
 
     def within(self, plan: VerifyPlan, seen: Seen) -> VerifyPlan: ...
 
+    def attempt(self, what: str, run: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """Returns what `run` gives; one that is guarded gives `otherwise` where that fails."""
+
 
 class Blind:
     """Base of policies that do not look at the round's own draft."""
@@ -61,3 +66,6 @@ class Blind:
 
     def within(self, plan: VerifyPlan, seen: Seen) -> VerifyPlan:
         return plan
+
+    def attempt(self, what: str, run: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        return run()

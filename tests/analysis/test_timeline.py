@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 import torch
 from command import dsbench, refused, write_drafter
-from dsbench.runtime.policy.planner import Planner
 from engine_runs import make_requests
 from matplotlib.image import imread
 from overlapped_runs import overlapped
@@ -22,24 +21,30 @@ from dsbench.errors import DsbenchError
 from dsbench.results.acceptance_trace import save_trace
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.watch.timeline import Span, Timeline
 from dsbench.views.plots_timeline import draw_timeline
 
 HOST = {
-    "overlapped": {"plan", "draft", "verify", "wait", "settle"},
-    "padded": {"draft", "plan", "pack", "verify", "commit"},  # what is captured has no phases of its own
-    "eager": {"draft", "plan", "pack", "verify", "accept", "commit"},
+    "overlapped": {"plan", "draft", "verify", "wait"},
+    "waiting": {"plan", "draft", "verify", "wait"},  # what is captured has no phases of its own
+    "eager": {"draft", "plan", "pack", "verify", "accept", "commit", "wait"},
 }
 
 
-def plain(mode, batch, graphs):
-    target, arm = tiny_target(), parse_arm(mode)
-    drafter = tiny_drafter(target)
-    planner = Planner(arm, block=4, rule="coupled", lag=0, table=staircase_table(batch, 4), calibrations=None)
-    config = EngineConfig(page=4, prefill_chunk=7, graphs=graphs)
-    return Engine(target, drafter, arm, planner, config, tokens=batch * 90, eos=frozenset())
+def eager(mode, batch):
+    target = tiny_target()
+    table, config = staircase_table(batch, 4), EngineConfig(page=4, prefill_chunk=7)
+    arm, sizes = parse_arm(mode), {"slots": batch, "tokens": batch * 90}
+    return eager_engine(target, tiny_drafter(target), arm, config, [], table=table, **sizes)
+
+
+def waiting(mode, batch):
+    """Captured, where each phase is waited for."""
+    engine = overlapped(mode, batch, lag=1)
+    engine.device.waits = True
+    return engine
 
 
 def view(engine, *, batch, rounds, name="a run"):
@@ -50,13 +55,13 @@ def view(engine, *, batch, rounds, name="a run"):
 @pytest.fixture(scope="module")
 def views():
     on = view(overlapped("compact", 2), batch=2, rounds=12, name="overlap on")
-    return [on, view(plain("compact", 2, 2), batch=2, rounds=12, name="overlap off")]
+    return [on, view(waiting("compact", 2), batch=2, rounds=12, name="overlap off")]
 
 
-@pytest.mark.parametrize("kind", ["overlapped", "padded", "eager"])
+@pytest.mark.parametrize("kind", ["overlapped", "waiting", "eager"])
 def test_phases_of_a_row_lie_side_by_side_and_idle_and_busy_are_all_there_is(kind):
-    made = {"overlapped": lambda: overlapped("compact", 3), "padded": lambda: plain("compact", 3, 3)}
-    shown = view(made.get(kind, lambda: plain("compact", 3, 0))(), batch=3, rounds=9)
+    made = {"overlapped": overlapped, "waiting": waiting, "eager": eager}[kind]("compact", 3)
+    shown = view(made, batch=3, rounds=9)
     for row in ("host", "device"):
         spans = shown.row(row)
         assert spans[0].begin >= 0 and spans[-1].end <= shown.seconds
@@ -67,7 +72,7 @@ def test_phases_of_a_row_lie_side_by_side_and_idle_and_busy_are_all_there_is(kin
     assert {s.name for s in device} == {"prefill", "draft", "verify"}
     for name in ("draft", "verify"):
         rounds = [s.round for s in device if s.name == name]
-        assert rounds == list(range(rounds[0], rounds[0] + 9)) and rounds[0] == COLD + WARM + 2 * (kind == "overlapped")
+        assert rounds == list(range(rounds[0], rounds[0] + 9)) and rounds[0] == COLD + WARM + {"overlapped": 2, "waiting": 1, "eager": 0}[kind]
     host = {s.name for s in shown.row("host")} - {"prefill"}
     assert host == HOST[kind]
 
@@ -76,7 +81,7 @@ def test_who_does_not_record_leaves_nothing_and_writes_the_same_text():
     texts = []
     for recorded in (False, True):
         engine, requests = overlapped("compact", 2), make_requests(4, max_tokens=10)
-        timeline = Timeline(engine.device)
+        timeline = Timeline(engine.device.device)
         engine.record(timeline if recorded else None)
         while requests and not all(r.finished for r in requests):
             engine.admit([r for r in requests if not r.finished and r not in engine.running][: 2 - len(engine.running)])
@@ -100,7 +105,7 @@ class Ranges:
         self.open.pop()
 
 
-@pytest.mark.parametrize("made", [lambda: overlapped("compact", 2), lambda: plain("compact", 2, 2)])
+@pytest.mark.parametrize("made", [lambda: overlapped("compact", 2), lambda: waiting("compact", 2)])
 def test_nvtx_ranges_wrap_the_replays_of_every_phase_and_are_closed(made):
     engine, requests, timeline = made(), make_requests(6, max_tokens=8), Timeline(torch.device("cpu"))
     timeline._nvtx = ranges = Ranges()
@@ -115,8 +120,8 @@ def test_nvtx_ranges_wrap_the_replays_of_every_phase_and_are_closed(made):
 def test_requests_that_end_at_once_and_too_few_of_them():
     short = make_requests(80, max_tokens=1)
     with pytest.raises(DsbenchError, match="ended before"):
-        view_rounds(plain("static", 2, 0), short, batch=2, rounds=3, name="x", device=torch.device("cpu"))
-    for made in (plain("static", 2, 0), overlapped("static", 2)):
+        view_rounds(eager("static", 2), short, batch=2, rounds=3, name="x", device=torch.device("cpu"))
+    for made in (eager("static", 2), overlapped("static", 2)):
         shown = view_rounds(
             made, make_requests(80, max_tokens=2), batch=2, rounds=3, name="x", device=torch.device("cpu")
         )

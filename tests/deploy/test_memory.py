@@ -1,4 +1,4 @@
-"""The memory memory_of: sums are what the shapes say, shared memory counts once, and run.json and `show` have them."""
+"""The memory ledger: sums are what the shapes say, shared memory counts once, and run.json and `show` have them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tiny import tiny_drafter, tiny_mtp, tiny_shape, tiny_target
 
 from dsbench.analysis.summary import summary_frame
 from dsbench.deploy.engines import Engines
-from dsbench.deploy.memory import memory_of
-from dsbench.deploy.tensor_bytes import bytes_of, packed_bytes, pool_bytes, state_bytes, tensors_in
+from dsbench.deploy.memory import _captured, ledger
+from dsbench.deploy.tensor_bytes import bytes_of, packed_bytes, pool_bytes, tensors_in
 from dsbench.results.store import RunStore
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
@@ -56,18 +56,18 @@ def test_shared_memory_counts_once_and_views_by_what_they_reach():
 
 
 @pytest.mark.parametrize(("mode", "drafts"), [("none", 0), ("static", 2 * 2 * 16), ("mtp:3", 2 * 16 + 2 * 16)])
-def test_pages_and_seats(mode, drafts):
-    engine = overlapped(mode, 3)
-    models, seats = engine.steady.models, engine.steady.seats
-    slots = (models.pool.shape.pages + 1) * models.pool.shape.page
-    assert pool_bytes(models) == (slots * 4 * 2 * 16 * 4, slots * drafts * 4)
+def test_pages_and_slots(mode, drafts):
+    made = overlapped(mode, 3).device
+    models, slots = made.passes.models, made.slots
+    tokens = (models.pool.shape.pages + 1) * models.pool.shape.page
+    assert pool_bytes(models) == (tokens * 4 * 2 * 16 * 4, tokens * drafts * 4)
     assert sum(pool_bytes(models)) == models.pool.bytes
-    held = [x for x in vars(seats).values() if isinstance(x, torch.Tensor)]
-    rows = [x for c in engine.steady.chunks for x in (c.whole, c.real, c.pages)]
-    assert state_bytes(engine.steady) == sum(x.numel() * x.element_size() for x in (*held, *rows))
+    held = [x for x in vars(slots).values() if isinstance(x, torch.Tensor)]
+    rows = [x for c in made.chunks.values() for x in (c.ints, c.reals, c.pages)]
+    assert _captured(made)["state"] == sum(x.numel() * x.element_size() for x in (*held, *rows))
 
 
-def test_the_memory_of_engines_lists_weights_pools_and_executors_and_adds_up():
+def test_the_ledger_of_engines_lists_weights_pools_and_executors_and_adds_up():
     target = tiny_target()
     drafter, chain = tiny_drafter(target), tiny_mtp(target)
     drafters = {"none": NoDrafter(target.device), "dspark": drafter, "mtp": chain}
@@ -84,21 +84,21 @@ def test_the_memory_of_engines_lists_weights_pools_and_executors_and_adds_up():
     engines = Engines(deployment, requests=4)
     for mode in ("static", "static:2", "mtp:2"):
         engines.make(parse_arm(mode), EngineConfig(page=4), None, make_requests(6), 4)
-    body = json.loads(json.dumps(memory_of(engines)))
+    body = json.loads(json.dumps(ledger(engines)))
     assert body["weights"]["target"] == bytes_of(target)
     assert sum(body["weights"][k] for k in ("target", "drafter", "chain")) == bytes_of(target, drafter, chain)
     assert [p["drafter"] for p in body["pools"]] == ["tiny", "tiny-mtp"]
     assert [(m["kind"], m["depth"], m["graphs"]) for m in body["executors"]] == [
-        ("overlapped", 4, 0),
-        ("overlapped", 2, 0),
-        ("overlapped", 2, 0),
+        ("captured", 4, 0),
+        ("captured", 2, 0),
+        ("captured", 2, 0),
     ]
     parts = sum(body["weights"].values()) + sum(m["state"] for m in body["executors"])
     parts += sum(p["target_layers"] + p["drafter_layers"] for p in body["pools"])
     assert body["peak"] == parts + body["rest"] and body["peak"] > 50 << 20
 
 
-def test_a_sweep_keeps_its_memory_use_and_show_prints_it(model, tmp_path):  # noqa: F811
+def test_a_sweep_keeps_its_ledger_and_show_prints_it(model, tmp_path):  # noqa: F811
     (tmp_path / "p.jsonl").write_text('{"prompt": "ABC"}\n{"prompt": "1234"}\n')
     flags = ["--target", str(model), "--drafter", str(write_drafter(tmp_path / "drafter")), "--workload", "p.jsonl"]
     flags += ["--mode", "none,static", "--batch", "1", "--max-tokens", "6", "--requests", "2", "--repeats", "1"]
@@ -115,7 +115,7 @@ def test_a_sweep_keeps_its_memory_use_and_show_prints_it(model, tmp_path):  # no
     assert json.loads((tmp_path / "run" / "run.json").read_text())["memory"] == body, "nothing ran, and it was lost"
 
 
-def test_a_run_without_memory_use_is_shown_all_the_same(tmp_path):
+def test_a_run_without_a_ledger_is_shown_all_the_same(tmp_path):
     store = write_synthetic_run(tmp_path / "r", modes=["none"], batches=[1], workloads=["chat"], repeats=1)
     assert pd.isna(summary_frame(store)["memory"]).all()
     done = dsbench("show", str(tmp_path / "r"), home=tmp_path)

@@ -94,23 +94,24 @@ class Round:
 
 
 def recorded(drafter: MtpDrafter, requests, depths=None) -> list[Round]:
-    """Files what the drafter proposes for `requests`, which run in their order.
+    """Files what the drafter proposes for `requests`, told apart by their seeds.
 
-    `depths` (round, request id) -> depth stands in for the arm's.
+    `depths` (round, request id) -> depth: what is filed goes so deep; the run goes on with drafts of the arm's depth.
     """
     rounds: list[Round] = []
-    propose = drafter.propose
+    propose, by_seed = drafter.propose, {r.sampling.seed: r for r in requests}
 
     def filed(rows, sampling, pool, *, rule, depth):
-        live = [r for r in requests if not r.finished][: rows.start.shape[0]]
+        live = [by_seed[seed] for seed in sampling.seed.tolist()]
         assert rows.start.tolist() == [r.committed for r in live]
-        texts = [r.prompt_ids + r.output for r in live]
+        kept = sampling.rows(torch.arange(len(live)))  # the slots move on
+        texts, own = [r.prompt_ids + r.output for r in live], depth
         if depths is not None:
             wanted = torch.tensor([depths(len(rounds), r.id) for r in live])
-            depth = lambda free: wanted  # noqa: E731
-        draft = propose(rows, sampling, pool, rule=rule, depth=depth)
-        rounds.append(Round(texts, sampling, draft))
-        return draft
+            own = lambda free: wanted  # noqa: E731
+        draft = propose(rows, sampling, pool, rule=rule, depth=own)
+        rounds.append(Round(texts, kept, draft))
+        return draft if depths is None else propose(rows, sampling, pool, rule=rule, depth=depth)
 
     drafter.propose = filed
     return rounds
@@ -153,10 +154,11 @@ def test_ragged_depths_stop_each_chain_at_its_own():
     drafter = tiny_mtp(tiny_target())
     requests = make_requests(4, temperature=HOT)
     rounds = recorded(drafter, requests, depths=lambda number, request: (number + request) % 4)
-    engine = run("mtp:3", requests, batch=4, rule="block", drafter=drafter)
-    assert {r.verified for r in engine.rounds} == {0, 1, 2, 3}
+    run("mtp:3", requests, batch=4, rule="block", drafter=drafter)
+    drafted = [d for r in rounds for d in r.draft.depth.tolist()]
+    assert set(drafted) == {0, 1, 2, 3}
     assert any(len(set(r.draft.depth.tolist())) > 2 for r in rounds)
-    assert compare(rounds, Reference(64)) == sum(r.verified for r in engine.rounds)
+    assert compare(rounds, Reference(64)) == sum(drafted)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, HOT])
@@ -168,7 +170,10 @@ def test_coupled_mtp_writes_the_text_of_plain_decoding(temperature):
         engine = run(mode, requests, batch=3)
         assert [r.output for r in requests] == [r.output for r in wanted]
         steps = int(mode[-1])
-        assert all(r.verified == steps and len(r.drafts) == steps for r in engine.rounds)
+        limit = {r.id: len(r.output) for r in requests}
+        assert all(r.verified == min(steps, limit[r.request] - r.output_index - 1) for r in engine.rounds)
+        assert all(len(r.drafts) == steps for r in engine.rounds)
+        assert all(s.tier == s.requests * (steps + 1) for s in engine.steps)
         assert temperature < 1 or any(r.accepted == steps for r in engine.rounds), "nothing was ever accepted"
 
 

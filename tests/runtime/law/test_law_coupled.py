@@ -1,4 +1,4 @@
-"""The coupled law: for every noise table, every arm and planner emits autoregressive sampling with that table."""
+"""The coupled law: for every noise table, every arm and policy emits plain autoregressive sampling with that table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 import torch
-from dsbench.runtime.policy.planner import Planner
 from scipy import stats
 from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
 
@@ -16,8 +15,8 @@ from dsbench.runtime import sampling as sampling_module
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.request import Request, SamplingParams
 
 VOCAB, LENGTH, BLOCK = 3, 5, 3
@@ -46,7 +45,7 @@ def noise_tables() -> torch.Tensor:
     return torch.tensor(list(itertools.product(ROWS, repeat=LENGTH)))
 
 
-def sampled_path(prompt: tuple[int, ...], table: torch.Tensor, temperature: float, salt: int) -> list[int]:
+def plain_path(prompt: tuple[int, ...], table: torch.Tensor, temperature: float, salt: int) -> list[int]:
     """Autoregressive sampling written a second time, one token after the other."""
     text = list(prompt)
     for row in table.tolist():
@@ -68,16 +67,10 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
         return torch.where(hot, logits / torch.where(hot, temps[:, None], 1.0) + noise, logits).argmax(-1)
 
     monkeypatch.setattr(sampling_module, "gumbel_argmax", table_argmax)
-    wanted = [sampled_path(prompt, table, temperature, salt=1) for table in tables]
+    wanted = [plain_path(prompt, table, temperature, salt=1) for table in tables]
     arm = parse_arm(mode)
     drafter = NoDrafter(torch.device("cpu")) if arm.drafter == "none" else ToyDrafter(VOCAB, BLOCK)
     batch = 64
-    planner = Planner(
-        arm, block=drafter.block, rule="coupled", lag=lag, table=staircase_table(batch, BLOCK), calibrations=None
-    )
-    engine = Engine(
-        ToyTarget(VOCAB), drafter, arm, planner, EngineConfig(lag=lag, page=2), tokens=batch * 16, eos=frozenset()
-    )
     requests = [
         Request(
             id=i,
@@ -89,7 +82,18 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
         )
         for i in range(len(tables))
     ]
+    engine = eager_engine(
+        ToyTarget(VOCAB),
+        drafter,
+        arm,
+        EngineConfig(lag=lag, page=2),
+        requests,
+        slots=batch,
+        tokens=batch * 16,
+        table=staircase_table(batch, BLOCK),
+    )
     run_closed_loop(engine, requests, concurrency=batch)
+    assert not any(s.fallback for s in engine.steps)
     assert [r.output for r in requests] == wanted
     assert engine.device.pool.free_pages == engine.device.pool.shape.pages
     if mode not in ("none",):

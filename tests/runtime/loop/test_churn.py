@@ -1,4 +1,4 @@
-"""Hundreds of requests, once a thousand, come and go at random through both loops, on toys that read all pages back."""
+"""Hundreds of requests, once a thousand, come and go at random on both devices, on toys that read all pages back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from churn import EOS, LONGEST, check_texts, churn, decode, ended_by, random_requests, seeded, unending
-from dsbench.runtime.loop.graphs import make_models
-from dsbench.runtime.loop.overlap import Overlapped
-from dsbench.runtime.loop.steady import make_steady
-from dsbench.runtime.policy.planner import Planner
 from tiny_churns import PROMPT, SEATS, every_draft, tiny_churn  # noqa: F401
 from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
 
@@ -18,8 +14,10 @@ from dsbench.kernels.philox import gumbel_noise
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
-from dsbench.runtime.loop import prompts, steady
-from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.loop import captured as device
+from dsbench.runtime.loop.build import make_captured, make_engine, make_models, slot_shape
+from dsbench.runtime.loop.eager import EagerDevice
+from dsbench.runtime.policy.calibrated import Calibrated
 
 VOCAB, BLOCK = 11, 3
 
@@ -38,24 +36,19 @@ def solo_texts(requests):
     return [text[len(r.prompt_ids) :] for text, r in zip(texts, requests, strict=True)]
 
 
-def toy_loop(mode, lag, *, tokens, slot=0.0, overlaps=True):
+def toy_engine(mode, lag, *, tokens, slot=0.0, captured=True):
     """`tokens`: of the pool; small, so that requests wait for pages."""
     arm, target = parse_arm(mode), ToyTarget(VOCAB)
     drafter = NoDrafter(target.device) if arm.drafter == "none" else ToyDrafter(VOCAB, BLOCK)
-    config = EngineConfig(lag=lag, page=4, graphs=SEATS if overlaps else 0, prefill_chunk=7)
-    planner = Planner(
-        arm,
-        block=drafter.block,
-        rule="coupled",
-        lag=lag,
-        calibrations=None,
-        table=replace(staircase_table(SEATS, BLOCK), depth_bias=slot),
-    )
-    if not overlaps:
-        return Engine(target, drafter, arm, planner, config, eos=EOS, tokens=tokens, decode=decode)
+    config = EngineConfig(lag=lag, page=4, prefill_chunk=7)
+    table = replace(staircase_table(SEATS, BLOCK), depth_bias=slot)
     models = make_models(target, drafter, config, tokens, PROMPT + LONGEST)
-    made = make_steady(models, arm, config, recorded=0, eos=EOS, scripted=False)
-    return Overlapped(made, arm, planner, config, decode=decode)
+    shape, calibrated = slot_shape(models, SEATS, [], EOS), Calibrated(None, "coupled", drafter.block)
+    if captured:
+        device = make_captured(models, arm, config, shape, calibrated)
+    else:
+        device = EagerDevice(models, arm, shape, calibrated.maps, config.prefill_chunk)
+    return make_engine(device, arm, config, calibrated, table, decode=decode)
 
 
 RUNS = [
@@ -67,23 +60,27 @@ RUNS = [
     ("no-trim", 3, 100, True),
     ("none", 3, 100, True),
     ("compact", 0, 100, False),
+    ("compact", 3, 100, False),
+    ("cap-accept:free", 0, 100, False),
     pytest.param("compact", 3, 1000, True, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("mode", "lag", "count", "overlaps"), RUNS)
-def test_whoever_comes_and_goes_each_writes_its_solo_text(mode, lag, count, overlaps, monkeypatch):
-    monkeypatch.setattr(steady, "CHUNKS", (4, 16))  # most prompts are longer
-    monkeypatch.setattr(prompts, "SHARE", 1)  # they wait for each other, and seats for them
+@pytest.mark.parametrize(("mode", "lag", "count", "captured"), RUNS)
+def test_whoever_comes_and_goes_each_writes_its_solo_text(mode, lag, count, captured, monkeypatch):
+    monkeypatch.setattr(device, "CHUNKS", (4, 16))  # most prompts are longer
+    limits = replace(device.CAPTURED_PROMPTS, rows=16, share=1)  # they wait for each other, and slots for them
+    monkeypatch.setattr(device, "CAPTURED_PROMPTS", limits)
     dice = seeded(f"{mode} {lag}")
     requests = random_requests(count, dice, vocab=VOCAB, longest_prompt=PROMPT)
-    engine = toy_loop(mode, lag, tokens=SEATS * 32, slot=0.05, overlaps=overlaps)
+    engine = toy_engine(mode, lag, tokens=SEATS * 32, slot=0.05, captured=captured)
     churn(engine, requests, SEATS, dice)
     check_texts(requests, solo_texts(unending(requests)))
     assert ended_by(requests) == {"cancelled", "length", "eos", "string"}
     stays = [r.finish_reason for r in engine.finished]
     assert len(stays) > count and stays.count("cancelled") > count // 20
-    assert bool(sum(s.zombies for s in engine.steps)) == overlaps
+    assert bool(sum(s.zombies for s in engine.steps)) == (captured or lag > 1)
+    assert not any(s.fallback for s in engine.steps)
     if mode == "compact":
         assert len({len(r.drafts) for r in engine.rounds}) > 1, "all drafted alike"
 

@@ -12,6 +12,7 @@ from dsbench.errors import UsageError
 from dsbench.kernels.judge import UNSEEN
 from dsbench.results.tables import later_ceiling
 from dsbench.runtime.drafters.random import random_drafter
+from dsbench.runtime.policy.token_free import TokenFree
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import SamplingParams
 
@@ -63,10 +64,9 @@ def make_and_run_plain():
 def test_executed_rows_are_the_planned_ones(mode, rule):
     target = ToyTarget(16)
     drafter = ToyDrafter(16, 4)
-    lag = 0 if rule == "coupled" else 2
     requests = make_requests(6, vocab=16, max_tokens=14)
-    engine = run(mode, requests, batch=3, rule=rule, lag=lag, target=target, drafter=drafter)
-    assert target.executed == [step.rows for step in engine.steps]
+    engine = run(mode, requests, batch=3, rule=rule, target=target, drafter=drafter)
+    assert target.executed == [step.tier for step in engine.steps]
     by_step: dict[int, list] = {}
     for record in engine.rounds:
         by_step.setdefault(record.step, []).append(record)
@@ -74,25 +74,25 @@ def test_executed_rows_are_the_planned_ones(mode, rule):
         rounds = by_step[step.step]
         windows = sum(r.window + 1 for r in rounds)
         sent = sum(r.verified + 1 for r in rounds)
-        assert step.rows == sent
+        assert step.rows == sent and step.zombies == 0 and step.occupied == step.requests
         if mode in ("compact", "no-trim", "none"):
             assert step.rows == windows == step.budget + step.requests
-            assert step.padding == 0
+            assert step.padding == 0 and step.tier == step.rows
         if mode == "cap-accept":
-            assert sent >= windows
-        if mode == "static":
-            assert step.rows == step.requests * 5
-            assert step.padding == step.rows - windows
+            assert sent >= windows and step.tier == step.rows and step.padding == sent - windows
+        if mode in ("static", "static:2", "mtp:3"):
+            drafts = {"static": 4, "static:2": 2, "mtp:3": 3}[mode]
+            assert step.tier == step.requests * (drafts + 1)
+            assert step.padding == step.tier - windows and sent == windows
 
 
-def toy_run(mode, rule, replay=None, lag=0):
+def toy_run(mode, rule, replay=None):
     requests = make_requests(8, vocab=16, max_tokens=20)
     engine = run(
         mode,
         requests,
         batch=4,
         rule=rule,
-        lag=lag,
         replay=replay,
         target=ToyTarget(16),
         drafter=ToyDrafter(16, 4),
@@ -103,14 +103,14 @@ def toy_run(mode, rule, replay=None, lag=0):
 
 @pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
 def test_cap_accept_commits_what_compact_commits_on_a_replayed_plan(rule):
-    lag = 0 if rule == "coupled" else 2
-    compact, engine = toy_run("compact", rule, lag=lag)
+    compact, engine = toy_run("compact", rule)
     counts: dict[int, int] = {}
     plan = {}
     for record in engine.rounds:
         counts[record.request] = counts.get(record.request, 0) + 1
         plan[record.request, counts[record.request]] = record.window
-    capped, second = toy_run("cap-accept", rule, replay=plan, lag=lag)
+    capped, second = toy_run("cap-accept", rule, replay=plan)
+    assert not second.steps[-1].fallback
     assert [r.output for r in capped] == [r.output for r in compact]
     mine = [
         (r.request, r.window, r.accepted, r.delivered)
@@ -208,42 +208,48 @@ def test_a_prompt_as_long_as_the_context_is_refused_in_one_line():
 
 @pytest.mark.parametrize("rule", ["residual", "block"])
 def test_anticipating_pairs_are_refused(rule):
-    with pytest.raises(UsageError, match=f"anticipate under the {rule} rule"):
-        toy_run("compact", rule, lag=0)
-    with pytest.raises(UsageError, match="anticipate"):
-        toy_run("compact:oracle", rule, lag=2)
+    for mode in ("compact:oracle", "cap-accept:oracle"):
+        with pytest.raises(UsageError, match=f"anticipate under the {rule} rule"):
+            toy_run(mode, rule)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
+def test_an_argmax_is_set_by_rounds_before_its_own_under_any_rule(rule):
+    """A request's first round goes by a prior, all others by confidences a round old or older."""
+    _, engine = toy_run("compact", rule)
+    assert {s.confidence_age for s in engine.steps} == {0, 1}
+    assert all(s.priors == s.requests for s in engine.steps if s.confidence_age == 0)
 
 
 @pytest.mark.parametrize("rule", ["coupled", "residual", "block"])
 def test_token_free_budgets_are_set_before_the_head_which_stops_at_the_deepest_window(rule, monkeypatch):
     """Under any rule and without a lag."""
-    from dsbench.runtime.policy import planner
+    seen, table, decide = [], staircase_table(5, 4), TokenFree.within
 
-    seen, table = [], staircase_table(5, 4)
+    def watched(policy, plan, heard):
+        made = decide(policy, plan, heard)
+        seen.append((heard.survival.copy(), heard.limits.copy(), made.budget, made.depth))
+        return made
 
-    def watched(survival, limits, table, context):
-        seen.append((survival.copy(), limits.copy(), planner_rows(survival, limits, table, context)))
-        return seen[-1][2]
-
-    planner_rows = planner.token_free
-    monkeypatch.setattr(planner, "token_free", watched)
+    monkeypatch.setattr(TokenFree, "within", watched)
     engine = run("compact:free", make_requests(9, max_tokens=30), batch=5, rule=rule)
-    assert len(seen) == 2 * len(engine.steps), "once before the head, once for the plan"
+    assert len(seen) == len(engine.steps), "once, before the head"
     told = {(r.step, r.request): r.token_free_logits for r in engine.rounds}
     for step in engine.steps:
         mine = [r for r in engine.rounds if r.step == step.step]
-        (survival, limits, before), (_, _, planned) = seen[2 * step.step : 2 * step.step + 2]
+        survival, limits, budget, depth = seen[step.step]
         free = np.array([told[step.step, r.request] for r in mine])
-        np.testing.assert_allclose(survival, np.cumprod(1 / (1 + np.exp(-free)), 1), rtol=1e-9)
+        if depth:
+            np.testing.assert_allclose(survival, np.cumprod(1 / (1 + np.exp(-free)), 1), rtol=1e-6)
         rates = []
-        for budget in range(int(limits.sum()) + 1):
+        for rows in range(int(limits.sum()) + 1):
             ranked = np.sort([survival[i, j] for i in range(len(mine)) for j in range(limits[i])])[::-1]
-            seconds = table.verify_curve(len(mine), np.array([len(mine) + budget]), step.context)[0]
-            rates.append((len(mine) + ranked[:budget].sum()) / seconds)
-        assert before == planned and rates[planned[0]] == pytest.approx(max(rates), rel=1e-12)
-        assert {len(r.drafts) for r in mine} == {planned[1]} and step.budget == planned[0]
+            seconds = table.verify_curve(len(mine), np.array([len(mine) + rows]), step.context)[0]
+            rates.append((len(mine) + ranked[:rows].sum()) / seconds)
+        assert rates[budget] == pytest.approx(max(rates), rel=1e-12)
+        assert {len(r.drafts) for r in mine} == {depth} and step.budget == budget
         assert step.confidence_age == 0
-    depths = {depth for _, _, (_, depth) in seen}
+    depths = {depth for *_, depth in seen}
     assert len(depths) > 1 and all(r.window <= len(r.drafts) for r in engine.rounds)
 
 
@@ -257,7 +263,9 @@ def test_a_shape_target_gets_a_random_drafter_of_the_published_size():
     wanted = make_requests(3)
     run("none", wanted, batch=3, target=target)
     assert [r.output for r in requests] == [r.output for r in wanted]
-    assert all(r.verified == 7 for r in engine.rounds)
+    limit = {r.id: len(r.output) for r in requests}
+    assert all(r.verified == min(7, limit[r.request] - r.output_index - 1) for r in engine.rounds)
+    assert all(s.tier == 8 * s.requests for s in engine.steps)
 
 
 def test_a_head_that_stopped_early_leaves_the_ceiling_unseen():

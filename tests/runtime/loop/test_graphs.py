@@ -1,4 +1,4 @@
-"""Padded passes: the graphs' executor, uncaptured on a CPU, writes what the eager one writes, whatever lies around."""
+"""Padded passes: the captured device, uncaptured on a CPU, writes what the eager one writes, whatever lies around."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dsbench.runtime.loop.graphs import Tiers
+from captured_runs import engine_of
 from engine_runs import make_requests, plain_texts, run
+from overlapped_runs import finish
 from tiny import tiny_drafter, tiny_target
 from toys import ToyDrafter, ToyTarget, staircase_table
 
@@ -17,42 +18,61 @@ from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.batch import pack_padded, pack_rows
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
+from dsbench.runtime.loop.build import make_captured, make_engine, make_models, slot_shape
+from dsbench.runtime.loop.captured import CapturedDevice
 from dsbench.runtime.loop.drive import run_closed_loop
+from dsbench.runtime.loop.eager import EagerDevice
+from dsbench.runtime.loop.tiers import Tiers
+from dsbench.runtime.policy.calibrated import Calibrated
 
 MODES = ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"]
+CPU = torch.device("cpu")
 
 
-def config(graphs, **changes):
-    return EngineConfig(page=4, prefill_chunk=7, graphs=graphs, **changes)
+def captured(mode, batch, **changes):
+    return engine_of(mode, batch, captured=True, device=CPU, **changes)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("mode", MODES)
-def test_graphs_write_the_eager_text(mode, temperature):
+def test_padded_passes_write_the_eager_text(mode, temperature):
     for batch, every in ((1, 4), (5, 1)):
         requests = make_requests(7, temperature=temperature, max_tokens=10)[::every]
-        engine = run(mode, requests, batch=batch, config=config(batch))
-        assert [r.output for r in requests] == plain_texts(7, temperature, 10)[::every]
+        engine = captured(mode, batch)
+        assert finish(engine, requests, batch) == plain_texts(7, temperature, 10)[::every]
         for step in engine.steps:
-            assert step.misses == 0
-            assert step.tier in engine.executor.tiers.rows and step.tier >= step.rows
-            assert mode in ("static", "static:2", "mtp:2", "cap-accept") or step.padding == step.tier - step.rows
+            plain = step.rows == step.requests and mode == "compact"  # a no-draft round has a request's tier
+            tiers = engine.device.tiers.requests if plain else engine.device.tiers.rows
+            assert step.tier in tiers and step.tier >= step.rows
+            assert mode == "cap-accept" or step.padding == step.tier - step.rows
+
+
+def toy_engine(mode, batch, *, padded):
+    """Of whole drafts, whose rounds are waited for one by one."""
+    arm, target, drafter = parse_arm(mode), ToyTarget(16), ToyDrafter(16, 4)
+    config = EngineConfig(page=4, prefill_chunk=7, draft="full")
+    models = make_models(target, drafter, config, batch * 80, 40)
+    shape, calibrated = slot_shape(models, batch, [], frozenset()), Calibrated(None, "coupled", 4)
+    if padded:
+        made = make_captured(models, arm, config, shape, calibrated)
+    else:
+        made = EagerDevice(models, arm, shape, calibrated.maps, config.prefill_chunk)
+    return make_engine(made, arm, config, calibrated, staircase_table(batch, 4))
 
 
 @pytest.mark.parametrize("mode", ["static", "compact", "cap-accept"])
-def test_graphs_read_and_leave_what_the_eager_passes_do(mode):
+def test_padded_passes_read_and_leave_what_the_eager_ones_do(mode):
     """Every law of the toy target is a function of the ids that it finds in the pages."""
     records = []
-    for graphs in (0, 3):
-        requests = make_requests(6, temperature=0.9, max_tokens=14)
+    for padded in (False, True):
+        requests = make_requests(3, temperature=0.9, max_tokens=14)
         for request in requests:
-            request.prompt_ids = [t % 16 for t in request.prompt_ids]
-        kinds = {"target": ToyTarget(16), "drafter": ToyDrafter(16, 4)}
-        engine = run(mode, requests, batch=3, config=config(graphs, draft="full"), **kinds)
-        records.append(
-            ([r.output for r in requests], [(r.window, r.accepted, r.ceiling, r.drafts) for r in engine.rounds])
-        )
-    assert records[0] == records[1]
+            request.prompt_ids = [t % 16 for t in request.prompt_ids[:2]]  # all start in the same round
+        engine = toy_engine(mode, 3, padded=padded)
+        run_closed_loop(engine, requests, concurrency=3)
+        rounds = [(r.step, r.request, r.window, r.accepted, r.ceiling, r.drafts) for r in engine.rounds]
+        records.append(([r.output for r in requests], sorted(rounds)))
+    assert records[0] == records[1] and len(records[0][1]) > 12
 
 
 def test_what_lies_in_nobodys_page_reaches_nobody(monkeypatch):
@@ -70,20 +90,18 @@ def test_what_lies_in_nobodys_page_reaches_nobody(monkeypatch):
     monkeypatch.setattr(StatePool, "__init__", poisoned)
     for mode in ("static", "compact"):
         requests = make_requests(4, max_tokens=10)
-        run(mode, requests, batch=3, config=config(3))
-        assert [r.output for r in requests] == [r.output for r in wanted]
+        assert finish(captured(mode, 3), requests, 3) == [r.output for r in wanted]
 
 
-@pytest.mark.parametrize("changes", [{"top_k": 5, "top_p": 0.8}, {}], ids=["top-k", "residual"])
-def test_what_no_graph_fits_runs_eagerly_and_is_counted(changes):
-    rule = "coupled" if changes else "residual"
-    texts = []
-    for graphs in (0, 2):
-        requests = make_requests(3, temperature=0.9, max_tokens=10, **changes)
-        engine = run("static", requests, batch=2, rule=rule, config=config(graphs, rule=rule))
-        texts.append([r.output for r in requests])
-        assert [s.misses for s in engine.steps] == [2 if graphs else 0] * len(engine.steps)
-    assert texts[0] == texts[1]
+@pytest.mark.parametrize(("mode", "rule"), [("static", "residual"), ("static", "block"), ("compact:free", "coupled")])
+def test_what_no_graph_can_hold_runs_eagerly(mode, rule):
+    engines, queue = sweep_of(tiny_target()), make_requests(3, temperature=0.9, max_tokens=10)
+    engine = engines.make(parse_arm(mode), EngineConfig(rule=rule, page=4, prefill_chunk=7), staircase_table(3, 4), queue, 3)
+    wanted = make_requests(3, temperature=0.9, max_tokens=10)
+    other = run(mode, wanted, batch=3, rule=rule)
+    assert finish(engine, queue, 3) == [r.output for r in wanted]
+    assert isinstance(engine.device, EagerDevice) and not engines.captured
+    assert [s.tier for s in engine.steps] == [s.tier for s in other.steps]
 
 
 def mixed_bounds():
@@ -103,12 +121,10 @@ def bounded_texts():
 
 
 @pytest.mark.parametrize("mode", ["none", "static", "compact", "mtp:2"])
-def test_graphs_that_truncate_write_the_eager_text(mode, bounded_texts):
+def test_padded_passes_that_truncate_write_the_eager_text(mode, bounded_texts):
     for batch, every in ((1, 3), (5, 1)):
         requests = mixed_bounds()[::every]
-        engine = run(mode, requests, batch=batch, config=config(batch, truncates=True))
-        assert [r.output for r in requests] == bounded_texts[::every]
-        assert all(step.misses == 0 for step in engine.steps)
+        assert finish(captured(mode, batch, truncates=True), requests, batch) == bounded_texts[::every]
 
 
 def test_padded_rows_are_the_packed_ones_and_nobodys():
@@ -120,7 +136,7 @@ def test_padded_rows_are_the_packed_ones_and_nobodys():
         for rows in (real.rows, real.rows + 5):
             made = pack_padded(anchor, drafts, verified, context, pages, torch.tensor([live]), rows, 8)
             where = pages.long()[real.request, real.positions // 8] * 8 + real.positions % 8
-            assert made.cache_indices.tolist() == where.tolist() + [-1] * (rows - real.rows)
+            assert made.slots.tolist() == where.tolist() + [-1] * (rows - real.rows)
             assert made.rows == rows and made.requests == 4
             for name in ("ids", "positions", "request"):
                 assert torch.equal(getattr(made, name)[: real.rows], getattr(real, name))
@@ -145,22 +161,21 @@ def test_tiers_cover_every_size_and_are_among_those_of_a_larger_run(requests, bl
             assert slots <= 22 or taken > 22 or min(tier, apart.requests[-1]) == slots <= 22
 
 
-def test_an_executor_serves_one_engine_after_another():
+def test_a_captured_device_serves_one_engine_after_another():
     """As a sweep reuses captured graphs: other arms of one depth, fewer requests, requests left running before."""
     wanted = make_requests(6, max_tokens=12)
     run("none", wanted, batch=6)
-    target = tiny_target()
-    kinds = {"target": target, "drafter": tiny_drafter(target)}
-    first = run("static", make_requests(6, max_tokens=12), batch=4, config=config(4), **kinds)
+    first = captured("static", 4)
+    run_closed_loop(first, make_requests(6, max_tokens=12), concurrency=4)
     first.admit(make_requests(2, max_tokens=12))
     first.step()
     assert first.running
     first.close()
-    for mode, batch in (("compact", 4), ("no-trim", 2), ("cap-accept", 3)):
+    for mode, batch in (("compact", 4), ("no-trim", 2), ("static", 3)):
         requests = make_requests(6, max_tokens=12)
-        engine = run(mode, requests, batch=batch, config=config(4), executor=first.executor, **kinds)
-        assert engine.executor is first.executor and all(s.misses == 0 for s in engine.steps)
-        assert [r.output for r in requests] == [r.output for r in wanted]
+        engine = captured(mode, batch, made=first.device)
+        assert engine.device is first.device
+        assert finish(engine, requests, batch) == [r.output for r in wanted]
 
 
 def sweep_of(target, *, overlap=False):
@@ -176,45 +191,42 @@ def sweep_of(target, *, overlap=False):
 
 
 def test_a_sweep_has_graphs_for_top_k_beside_those_without():
-    engines, table, executors = sweep_of(tiny_target()), staircase_table(4, 4), []
+    engines, table, devices = sweep_of(tiny_target()), staircase_table(4, 4), []
     for sampling in ({}, {"top_k": 4}, {"top_p": 0.7}, {}):
         wanted, queue = (make_requests(6, max_tokens=10, **sampling) for _ in range(2))
         run("none", wanted, batch=6)
-        engine = engines.make(parse_arm("static"), config(0), table, queue, 3)
-        run_closed_loop(engine, queue, concurrency=3)
-        engine.close()
-        assert [r.output for r in queue] == [r.output for r in wanted]
-        assert all(s.misses == 0 for s in engine.steps)
-        executors.append(engine.executor)
-    plain, few, likely, again = executors
+        engine = engines.make(parse_arm("static"), EngineConfig(page=4), table, queue, 3)
+        assert finish(engine, queue, 3) == [r.output for r in wanted]
+        assert isinstance(engine.device, CapturedDevice) and engine.device.waits
+        devices.append(engine.device)
+    plain, few, likely, again = devices
     assert plain is again and few is likely and plain is not few
 
 
-def test_overlapped_engines_of_a_sweep_share_what_their_table_says_of_depths_and_rows():
+def test_engines_of_a_sweep_share_what_their_table_says_of_depths_and_rows():
     engines, table, other = sweep_of(tiny_target(), overlap=True), staircase_table(4, 4), staircase_table(4, 4)
 
-    def budgets(mode, of):
-        return engines.make(parse_arm(mode), config(0), of, make_requests(4), 3).steering.budgets
+    def prices(mode, of):
+        engine = engines.make(parse_arm(mode), EngineConfig(page=4), of, make_requests(4), 3)
+        assert getattr(engine.policy.policy, "prices", engine.prices) is engine.prices
+        return engine.prices
 
-    first = budgets("compact", table)
-    assert budgets("compact", table) is first and budgets("static", table) is None
-    assert budgets("compact:latency", table) is not first and budgets("compact", other).table is other
+    first = prices("compact", table)
+    assert prices("compact", table) is first and prices("compact:latency", table) is first
+    assert prices("static", table).depths == (4,) and prices("compact", other).table is other
+    assert first.depths[0] == 0, "it may rest"
 
 
 def test_engines_of_a_sweep_share_graphs_until_one_needs_more():
-    engines, executors = sweep_of(tiny_target()), []
+    engines, devices = sweep_of(tiny_target()), []
     table = staircase_table(4, 4)
     wanted = make_requests(6, max_tokens=10)
     run("none", wanted, batch=6)
     for mode, batch in (("none", 2), ("static", 2), ("compact", 3), ("static:1", 2), ("none", 3), ("compact", 4)):
         queue = make_requests(6, max_tokens=10)
-        engine = engines.make(parse_arm(mode), config(0), table, queue, batch)
-        run_closed_loop(engine, queue, concurrency=batch)
-        engine.close()
-        engine.device.pool.check()
-        assert [r.output for r in queue] == [r.output for r in wanted]
-        assert all(s.misses == 0 and s.tier in engine.executor.tiers.rows for s in engine.steps)
-        executors.append(engine.executor)
-    none, static, compact, one, again, more = executors
+        engine = engines.make(parse_arm(mode), EngineConfig(page=4), table, queue, batch)
+        assert finish(engine, queue, batch) == [r.output for r in wanted]
+        devices.append(engine.device)
+    none, static, compact, one, again, more = devices
     assert static is compact and none is again
-    assert len({id(e) for e in (none, static, one, more)}) == 4
+    assert len({id(d) for d in (none, static, one, more)}) == 4

@@ -1,11 +1,10 @@
-"""Requests that come by a schedule: closed forms on a virtual clock, and both real loops, which idle and never admit
+"""Requests that come by a schedule: closed forms on a virtual clock, and real devices, which idle and never admit
 early."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsbench.runtime.policy.planner import Planner
 from engine_runs import make_requests, run
 from overlapped_runs import overlapped
 from staircase_run import BLOCK, MATCH, STAIR, TIERS, VERIFY, tier_of
@@ -18,8 +17,8 @@ from dsbench.results.metrics import cell_summary
 from dsbench.results.tables import tables_of
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
+from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_open_loop
-from dsbench.runtime.loop.engine import Engine
 
 PREFILL, ROUND = 0.01, 0.1
 
@@ -182,22 +181,28 @@ def clock(monkeypatch):
     return made
 
 
-def waiting_engine(mode, batch):
-    target, arm = tiny_target(), parse_arm(mode)
-    drafter = tiny_drafter(target)
-    table = staircase_table(batch, 4)
-    planner = Planner(arm, block=4, rule="coupled", lag=0, table=table, calibrations=None)
+def waiting_engine(mode, requests, batch):
+    target = tiny_target()
     config = EngineConfig(page=4, prefill_chunk=7)
-    return Engine(target, drafter, arm, planner, config, tokens=batch * 80, eos=frozenset())
+    return eager_engine(
+        target,
+        tiny_drafter(target),
+        parse_arm(mode),
+        config,
+        requests,
+        slots=batch,
+        tokens=batch * 80,
+        table=staircase_table(batch, 4),
+    )
 
 
 @pytest.mark.parametrize("loop", ["waiting", "overlapped"])
 @pytest.mark.parametrize("mode", ["static", "compact"])
-def test_real_loops_admit_nobody_early_and_charge_no_round_for_a_pause(loop, mode, clock):
+def test_real_devices_admit_nobody_early_and_charge_no_round_for_a_pause(loop, mode, clock):
     wanted = make_requests(7, temperature=0.8, max_tokens=12)
     run("none", wanted, batch=7)
-    engine = waiting_engine(mode, 2) if loop == "waiting" else overlapped(mode, 2)
     requests = make_requests(7, temperature=0.8, max_tokens=12)
+    engine = waiting_engine(mode, requests, 2) if loop == "waiting" else overlapped(mode, 2)
     arrivals, running = [0.0, 0.0, 0.0, 0.004, 5.0, 5.001, 60.0], []
     came = run_open_loop(engine, requests, arrivals, concurrency=2, on_step=lambda r: running.append(r.requests))
     assert [r.output for r in requests] == [r.output for r in wanted]

@@ -1,4 +1,4 @@
-"""The overlapped loop, uncaptured on a CPU: the plain one's texts, whoever comes and goes, however late it reads."""
+"""The captured device, uncaptured on a CPU: the eager one's texts, whoever comes and goes, however late it reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dsbench.runtime.policy.budget import Budgets
-from dsbench.runtime.policy.recent import SPELL
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped, pinned_to, strayed_texts
 from replays import replayed, toy_trace, wide
@@ -16,7 +14,9 @@ from tiny import tiny_target
 from toys import staircase_table
 
 from dsbench.profiles.cost import StepShape
-from dsbench.runtime.loop import prompts
+from dsbench.runtime.loop.torch_device import TorchDevice
+from dsbench.runtime.policy.compact import LOOK, Compact
+from dsbench.runtime.policy.prices import Prices
 
 MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:1", "mtp:3")
 
@@ -102,10 +102,10 @@ def test_a_request_that_comes_again_meets_nothing_of_its_former_stay():
 
 
 @pytest.mark.parametrize("mode", ["none", "static", "static:2", "compact", "cap-accept"])
-def test_a_trace_is_replayed_as_the_plain_loop_does(mode):
+def test_a_trace_is_replayed(mode):
     trace = wide(toy_trace())
     queue = replayed(trace, tiny_target(), tokens=9, size=11)
-    engine = overlapped(mode, 3, recorded=20, scripted=True)
+    engine = overlapped(mode, 3, recorded=20, replayed=True)
     finish(engine, queue, 3)
     assert [r.output for r in queue] == [list(trace.rows[i % 8].output[:9]) for i in range(11)]
     assert sum(s.flips for s in engine.steps) == 0 and engine.rounds
@@ -114,7 +114,7 @@ def test_a_trace_is_replayed_as_the_plain_loop_does(mode):
         whole = min(int(drafts.match[at]), record.window)
         assert record.accepted == min(whole, record.delivered)
         if mode != "none":
-            assert record.token_free_logits == tuple(drafts.token_free[at].tolist())
+            assert record.token_free_logits == tuple(drafts.free[at].tolist())
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
@@ -124,16 +124,16 @@ def test_a_draft_may_be_shallower_than_the_block_and_changes_no_text(calibrated)
     requests = make_requests(9, temperature=0.8, max_tokens=24)
     engine = overlapped("compact", 3, slot=4e-5)
     if calibrated:  # the token-free head speaks for what is not drafted, through the conditioned head's map
-        maps = {"conditioned": (np.full(4, 2.0), np.full(4, -0.5)), "free": (np.full(4, 0.5), np.full(4, 0.25))}
-        engine.planner.relay.map_of = lambda sampling, head: maps[head]
+        maps = (np.full(4, 2.0), np.full(4, -0.5), np.full(4, 0.5), np.full(4, 0.25))
+        engine.device.maps = lambda sampling: maps
     assert finish(engine, requests, 3) == [r.output for r in wanted]
-    depths = {landed.flight.course.depth for landed in engine._landed}
+    depths = {one.round.launched.plan.depth for one in engine._completed}
     assert len(depths) > 1 and depths <= {1, 2, 3, 4}
     for record in engine.rounds:
         assert len(record.drafts) == len(record.logits) and record.window <= len(record.drafts) in depths
-    for landed in engine._landed:
-        conditioned, free, survival = landed.real[:, 0], landed.real[:, 1], landed.real[:, 2]
-        depth = landed.flight.course.depth
+    for one in engine._completed:
+        conditioned, free, survival = one.reals[:, 0], one.reals[:, 1], one.reals[:, 2]
+        depth = one.round.launched.plan.depth
         scale, offset = (2.0, -0.5) if calibrated else (1.0, 0.0)
         said = (conditioned * scale + offset)[:, depth:]
         heard = (free * (0.5 if calibrated else 1.0) + (0.25 if calibrated else 0.0))[:, depth:]
@@ -153,13 +153,15 @@ def test_prompts_wait_for_each_other_but_not_long_and_who_is_last_moves_up(monke
     wanted, passes = some(), {}
     run("none", wanted, batch=6)
     for share in (1, 1000):
-        monkeypatch.setattr(prompts, "SHARE", share)
         requests, engine, ran = some(), overlapped("none", 6), []
-        prefill = engine.steady.prefill
-        monkeypatch.setattr(engine.steady, "prefill", lambda rows, p=prefill, kept=ran: (kept.append(1), p(rows)))
+        engine.scheduler.limits = replace(engine.scheduler.limits, share=share)
+        prefill = engine.device.prefill
+        monkeypatch.setattr(
+            engine.device, "prefill", lambda part, at, p=prefill, kept=ran: (kept.append(1), p(part, at))[1]
+        )
         assert finish(engine, requests, 6) == [r.output for r in wanted]
-        seats = [s.requests for s in engine.steps]
-        assert max(seats) == 6 and min(seats[:-20]) >= 2, "too long a wait"
+        running = [s.requests for s in engine.steps]
+        assert max(running) == 6 and min(running[:-20]) >= 2, "too long a wait"
         passes[share] = len(ran)
     assert passes[1] < 0.7 * passes[1000]
 
@@ -167,22 +169,24 @@ def test_prompts_wait_for_each_other_but_not_long_and_who_is_last_moves_up(monke
 def test_the_budget_is_the_best_of_all_depths_and_row_totals():
     dice = np.random.default_rng(2)
     table = replace(staircase_table(6, 4), depth_bias=3e-5, walk=2e-6)
-    budgets = Budgets(table, 4, (1, 2, 4))
+    compact = Compact(Prices(table, 4, (1, 2, 4)))
     for _ in range(60):
         n = int(dice.integers(1, 7))
         survival = np.cumprod(dice.uniform(0.2, 1, (n, 4)), 1)
         limits, context = dice.integers(0, 5, n), int(dice.integers(1, 200))
-        found, best = budgets.choose(survival, limits, context), -1.0
+        found, best, priced = compact.best(survival, limits, context), -1.0, compact.prices.of(n)
         for depth in (1, 2, 4):
             ranked = sorted((survival[r, j] for r in range(n) for j in range(min(limits[r], depth))), reverse=True)
             for rows in table.candidates(n, 4).tolist():
                 seconds = float(table.verify_curve(n, np.array([rows]), context)[0])
                 seconds += table.draft_seconds(n, context, 4 - depth)
+                at, of = (compact.prices.depths.index(depth), table.candidates(n, 4).tolist().index(rows)), priced
+                assert of.seconds[at] + of.per_token[at[0], 0] * context == pytest.approx(seconds)
                 rate = (n + sum(ranked[: rows - n])) / seconds
                 if rate > best * (1 + 1e-12):
-                    best, wanted = rate, (depth, rows, seconds)
-        assert (found.depth, found.rows) == wanted[:2] and found.seconds == pytest.approx(wanted[2])
-    assert Budgets(staircase_table(6, 4), 4, (1, 2, 4)).depths == (4,), "a table that knows no slot offers no depth"
+                    best, wanted = rate, (depth, rows - n)
+        assert found == wanted
+    assert Prices(staircase_table(6, 4), 4, (1, 2, 4)).depths == (4,), "a table that knows no slot offers no depth"
 
 
 @pytest.mark.parametrize("mode", ["none", "static", "compact", "cap-accept"])
@@ -192,7 +196,7 @@ def test_few_requests_have_graphs_of_their_own(mode, monkeypatch):
     run("none", wanted, batch=9)
     requests = make_requests(9, temperature=0.8, max_tokens=14)
     engine = overlapped(mode, 5)
-    assert engine.steady.tiers.few == 1 and {n for _, n in engine.steady.verify_graphs} > {1}
+    assert engine.device.tiers.few == 1 and {n for _, n in engine.device.verify_graphs} > {1}
     assert finish(engine, requests, 5) == [r.output for r in wanted]
 
 
@@ -210,28 +214,29 @@ def test_an_oracle_verifies_what_its_text_takes_and_nothing_else(mode):
         assert {s.rows - s.requests - s.budget for s in engine.steps} == {0}
 
 
-def test_where_drafts_do_not_pay_rounds_are_plain_and_one_in_a_spell_looks_again():
+def test_where_drafts_do_not_pay_rounds_draft_nothing_and_now_and_then_one_looks_again():
     wanted = make_requests(5, temperature=0.8, max_tokens=60)
     run("none", wanted, batch=3)
     requests = make_requests(5, temperature=0.8, max_tokens=60)
     engine = overlapped("compact", 3, slot=0.5, draft=4.0)
-    asked, choose = [], engine.steering.budgets.choose
+    policy = engine.policy.policy
+    asked, best = [], policy.best
 
     def chosen(*args, **kwargs):
-        asked.append(len(engine.steps) + len(engine._flights))
-        return choose(*args, **kwargs)
+        asked.append(engine.history.step)
+        return best(*args, **kwargs)
 
-    engine.steering.budgets.choose = chosen
+    policy.best = chosen
     assert finish(engine, requests, 3) == [r.output for r in wanted]
-    drafted = [landed.flight.course.depth > 0 for landed in engine._landed]
+    drafted = [one.round.launched.plan.depth > 0 for one in engine._completed]
     looks = np.flatnonzero(drafted)
-    assert len(looks) > 2 and np.diff(looks).tolist() == [SPELL + 1] * (len(looks) - 1)
-    stays = [max(landed.flight.stays) for landed in engine._landed]
-    came = {0, *(np.flatnonzero(np.diff(np.maximum.accumulate(stays))) + 1)}
+    assert len(looks) > 2 and np.diff(looks).tolist() == [LOOK + 1] * (len(looks) - 1)
+    newest = [max(one.round.residences) for one in engine._completed]
+    came = {0, *(np.flatnonzero(np.diff(np.maximum.accumulate(newest))) + 1)}
     read = {i + k for i in looks for k in range(engine.config.lag + 1)}
     assert set(asked) == came | {i for i in read if i < len(drafted)}, "else there is no news"
-    depths = {landed.step: landed.flight.course.depth for landed in engine._landed}
-    table, block = engine.planner.table, engine.block
+    depths = {one.step: one.round.launched.plan.depth for one in engine._completed}
+    table, block = engine.prices.table, engine.device.block
     for step in engine.steps:
         shape, depth = StepShape(step.occupied, step.rows + step.zombies, step.context), depths[step.step]
         alone = table.verify_seconds(shape)
@@ -244,17 +249,17 @@ def test_where_drafts_do_not_pay_rounds_are_plain_and_one_in_a_spell_looks_again
 
 
 def test_a_whole_draft_that_is_asked_for_is_made_in_every_round():
-    engine = overlapped("compact", 3, slot=0.5, draft=4.0, whole=True)
+    engine = overlapped("compact", 3, slot=0.5, draft=4.0, full=True)
     finish(engine, make_requests(5, max_tokens=30), 3)
-    assert {landed.flight.course.depth for landed in engine._landed} == {engine.block}
+    assert {one.round.launched.plan.depth for one in engine._completed} == {engine.device.block}
 
 
 def test_an_oracles_foresight_is_free(monkeypatch):
     """However long its host takes to answer: neither a round nor a request's time knows of it."""
     requests, late = pinned_to(strayed_texts(3)), 0.02
     engine = overlapped("compact:oracle", 3, recorded=16)
-    taken = engine._taken
-    monkeypatch.setattr(engine, "_taken", lambda n: (time.sleep(late), taken(n))[1])
+    look = TorchDevice.look
+    monkeypatch.setattr(TorchDevice, "look", lambda *given: (time.sleep(late), look(*given))[1])
     began = time.perf_counter()
     finish(engine, requests, 3)
     wall, steps = time.perf_counter() - began, engine.steps
@@ -276,5 +281,5 @@ def test_an_oracles_clock_skips_the_time_in_which_nobody_is_there():
 def test_arms_of_whole_blocks_share_graphs_of_all_depths():
     """Whichever comes first: a planned arm after a fixed one may still draft less."""
     first = overlapped("static", 3)
-    assert first.steady.depths == overlapped("compact", 3).steady.depths and len(first.steady.depths) > 1
-    assert overlapped("static:2", 3).steady.depths == (2,)
+    assert first.device.depths == overlapped("compact", 3).device.depths and len(first.device.depths) > 1
+    assert overlapped("static:2", 3).device.depths == (2,)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -17,7 +19,8 @@ from dsbench.cli import commands
 from dsbench.errors import EnvironmentRefused
 from dsbench.results.metrics import cell_summary
 from dsbench.results.store import RunStore
-from dsbench.runtime.loop import overlap
+from dsbench.runtime.loop import captured
+from dsbench.runtime.loop.captured import CapturedDevice
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.sweep import bench as engine_bench
 
@@ -36,41 +39,42 @@ def failing(after, run, problem):
 
 
 def breaks_budget(engine, monkeypatch):
-    engine.steering.budgets.choose = failing(5, engine.steering.budgets.choose, ZeroDivisionError("no rate\nat all"))
+    policy = engine.policy.policy
+    policy.choose = failing(5, policy.choose, ZeroDivisionError("no rate\nat all"))
 
 
 def breaks_prior(engine, monkeypatch):
-    engine.planner.relay.prior = failing(5, engine.planner.relay.prior, KeyError("nobody"))
+    engine.calibrated.prior = failing(5, engine.calibrated.prior, KeyError("nobody"))
 
 
 def breaks_calibration(engine, monkeypatch):
-    engine.planner.relay.map_of = failing(9, engine.planner.relay.map_of, IndexError())
+    engine.calibrated.maps = failing(5, engine.calibrated.maps, IndexError())
 
 
 def breaks_table(engine, monkeypatch):
-    engine.planner.predict = failing(5, engine.planner.predict, FloatingPointError("overflow"))
+    engine.prices.predict = failing(5, engine.prices.predict, FloatingPointError("overflow"))
 
 
 def breaks_copies(engine, monkeypatch):
-    monkeypatch.setattr(overlap, "copied", failing(9, overlap.copied, RuntimeError("no pinned memory")))
+    monkeypatch.setattr(captured, "copied", failing(9, captured.copied, RuntimeError("no pinned memory")))
 
 
 def breaks_confidences(engine, monkeypatch):
-    real = failing(5, overlap.read, ValueError("a torn row"))
-    monkeypatch.setattr(overlap, "read", lambda x: real(x) if x.is_floating_point() else x.numpy().copy())
+    real, whole = failing(5, lambda x: np.array(x.numpy()), ValueError("a torn row")), CapturedDevice.read
+    monkeypatch.setattr(CapturedDevice, "read", lambda d, x: real(x) if x.is_floating_point() else whole(d, x))
 
 
 def breaks_one_reading_of_tokens(engine, monkeypatch):
-    calls = []
+    calls, read = [], CapturedDevice.read
 
-    def read(x):
+    def once(device, x):
         calls.append(x)
         if len(calls) == 8:  # the fourth round's tokens; its confidences were the seventh
             assert not x.is_floating_point()
             raise MemoryError("for now")
-        return x.numpy().copy()
+        return read(device, x)
 
-    monkeypatch.setattr(overlap, "read", read)
+    monkeypatch.setattr(CapturedDevice, "read", once)
 
 
 FAULTS = {
@@ -112,10 +116,11 @@ def test_an_oracle_that_fails_trusts_its_drafters_confidences_again():
     """Not what it foresaw of a round before: certainties lie 40 from 0."""
     texts = strayed_texts(7)
     engine = overlapped("compact:oracle", 3, recorded=16)
-    engine.steering.budgets.certain = failing(4, engine.steering.budgets.certain, ZeroDivisionError("no rate"))
+    policy = engine.policy.policy
+    policy.within = failing(4, policy.within, ZeroDivisionError("no rate"))
     assert finish(engine, pinned_to(texts), 3) == texts
     said = [s.fallback for s in engine.steps]
-    assert any("oracle" in text for text in said) and engine.steps[-1].fallback
+    assert set(said) == {"", "the budget failed: ZeroDivisionError: no rate"} and said[-1]
     logits = {sure: [x for r in engine.rounds if (r.step < 4) == sure for x in r.logits] for sure in (True, False)}
     assert max(abs(x) for x in logits[True]) == 40 > 20 > max(abs(x) for x in logits[False])
 
@@ -131,7 +136,7 @@ def test_windows_that_were_fixed_stay_so_and_the_fault_is_told(monkeypatch):
 
 def test_a_refusal_is_no_fault():
     engine = overlapped("compact", 2)
-    engine.planner.relay.prior = failing(0, None, EnvironmentRefused("no calibration"))
+    engine.calibrated.prior = failing(0, None, EnvironmentRefused("no calibration"))
     with pytest.raises(EnvironmentRefused, match="no calibration"):
         finish(engine, make_requests(2), 2)
 
@@ -146,7 +151,10 @@ def test_a_refusal_is_no_fault():
 @pytest.mark.parametrize("at", ["draft", "verify", "prefill"])
 def test_a_device_that_fails_ends_the_run_with_one_line(problem, said, at, monkeypatch):
     engine = overlapped("compact", 2)
-    monkeypatch.setattr(engine.steady, at, failing(2, getattr(engine.steady, at), problem))
+    name = {"draft": "draft_graphs", "verify": "verify_graphs", "prefill": "prefill_graphs"}[at]
+    calls = failing(2, lambda run: run(), problem)
+    runs = {size: partial(calls, run) for size, run in getattr(engine.device, name).items()}
+    monkeypatch.setattr(engine.device, name, runs)
     with pytest.raises(EnvironmentRefused, match=said) as caught:
         run_closed_loop(engine, make_requests(8, max_tokens=9), concurrency=2)
     assert "\n" not in caught.value.message and caught.value.hint and caught.value.exit_code == 6
@@ -257,13 +265,13 @@ def test_a_device_that_fails_in_a_sweep_is_one_line_and_what_was_done_is_kept(
     flags = sweep_flags(
         model, tmp_path, drafter=str(write_drafter(tmp_path / "drafter")), mode="none,static", repeats="2"
     )
-    problem, draft = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore"), Steady.draft
-    monkeypatch.setattr(Steady, "draft", failing(60, draft, problem))
+    problem, launch = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore"), CapturedDevice.launch
+    monkeypatch.setattr(CapturedDevice, "launch", failing(60, launch, problem))
     done = dsbench(*flags, home=tmp_path)
     assert done.returncode == 6 and "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("dsbench: the device failed: CUDA error: unspecified launch failure (")
     kept = list((tmp_path / "run" / "cells").glob("*/rep-*"))
-    monkeypatch.setattr(Steady, "draft", draft)
+    monkeypatch.setattr(CapturedDevice, "launch", launch)
     again = dsbench(*flags, "--resume", home=tmp_path)
     assert again.returncode == 0 and kept and len(RunStore(tmp_path / "run").cells()) == 2

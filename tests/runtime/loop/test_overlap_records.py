@@ -1,4 +1,4 @@
-"""What the overlapped loop records of rounds and requests that came to nothing, and of what its budgets knew."""
+"""What is recorded, where rounds overlap, of rounds and requests that came to nothing, and of what budgets knew."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from dsbench.profiles.cost import StepShape
 @pytest.mark.parametrize("lag", [0, 1, 2, 4])
 def test_the_recorded_age_is_that_of_the_confidences_behind_the_budget(lag):
     engine, used = overlapped("compact", 1, lag=lag), []
-    choose = engine.steering.budgets.choose
+    policy = engine.policy.policy
+    best = policy.best
 
     def watched(survival, limits, context, **given):
         used.append(survival[-1, 0].copy())  # the newest set
-        return choose(survival, limits, context, **given)
+        return best(survival, limits, context, **given)
 
-    engine.steering.budgets.choose = watched
+    policy.best = watched
     finish(engine, make_requests(1, max_tokens=40), 1)
-    drafted = {landed.step: landed.real[0, 2] for landed in engine._landed if landed.flight.course.depth}
+    drafted = {one.step: one.reals[0, 2] for one in engine._completed if one.round.launched.plan.depth}
     assert len(drafted) > 6 and len({tuple(s) for s in drafted.values()}) == len(drafted)
     for record, survival in zip(engine.steps, used, strict=False):
         found = [j for j, s in drafted.items() if j < record.step and np.array_equal(s, survival)]
@@ -45,7 +46,7 @@ def test_a_cancelled_requests_rounds_under_way_are_zombie_rows_drafts_included()
     engine.admit(requests)
     for _ in range(6):
         engine.step()
-    under_way, tokens = len(engine._flights), len(requests[0].output)
+    under_way, tokens = len(engine._in_flight), len(requests[0].output)
     assert under_way == 2 and tokens
     engine.cancel(requests[0])
     while engine.running:
@@ -55,7 +56,7 @@ def test_a_cancelled_requests_rounds_under_way_are_zombie_rows_drafts_included()
     assert len(requests[0].output) == tokens and requests[0].finish_reason == "cancelled"
 
 
-def test_a_cancelled_request_gives_up_pages_and_seat_at_once_and_may_come_again():
+def test_a_cancelled_request_gives_up_pages_and_slot_at_once_and_may_come_again():
     wanted = make_requests(3, max_tokens=20)
     for request in wanted:
         finish(overlapped("none", 1), [request], 1)
@@ -66,7 +67,7 @@ def test_a_cancelled_request_gives_up_pages_and_seat_at_once_and_may_come_again(
     engine.cancel(first)
     first.output.clear()
     first.finish_reason, first.rounds = None, 0
-    assert engine.running == [second] and engine.admit([third, first]) == [first], "one seat is free"
+    assert engine.running == [second] and engine.admit([third, first]) == [first], "one slot is free"
     engine.step()
     engine.cancel(second)
     second.output.clear()
@@ -94,21 +95,18 @@ def test_a_request_cancelled_before_its_first_token_has_no_time_of_one():
     assert all(math.isnan(r.first_token) and r.admitted <= r.finished for r in engine.finished)
 
 
-def test_a_seat_that_an_ended_request_still_holds_is_told_apart_from_an_empty_one():
-    """A step whose seats are all taken is one of that batch size, whoever of them had ended; the last ones are not."""
+def test_a_slot_that_an_ended_request_still_holds_is_told_apart_from_an_empty_one():
+    """A step whose slots are all taken is one of that batch size, whoever of them had ended; the last ones are not."""
     engine = overlapped("static", 3, lag=4)
     finish(engine, make_requests(12, max_tokens=9), 3)
-    for landed, step in zip(engine._landed, engine.steps, strict=True):
-        assert (
-            step.occupied
-            == len(landed.flight.seated)
-            == step.requests + sum(i not in landed.seats for i in range(step.occupied))
-        )
+    for one, step in zip(engine._completed, engine.steps, strict=True):
+        taken = len(one.round.slots)
+        assert step.occupied == taken == step.requests + sum(i not in one.counted for i in range(taken))
     full = [s for s in engine.steps if s.occupied == 3]
     assert any(s.requests < 3 for s in full) and engine.steps[-1].occupied < 3
 
 
-def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
+def test_a_slot_that_waits_for_a_prompt_has_no_say_in_the_budget():
     """Neither what its former request might still have written, nor the age of what was read of it."""
     engine, requests = overlapped("compact", 4), make_requests(4, max_tokens=60)
     engine.admit(requests)
@@ -116,26 +114,26 @@ def test_a_seat_that_waits_for_a_prompt_has_no_say_in_the_budget():
         engine.step()
     engine.cancel(requests[1])
     engine.cancel(requests[3])
-    seen, choose = [], engine.steering.budgets.choose
-    engine.steering.budgets.choose = lambda *given, **more: (seen.append(given), choose(*given, **more))[1]
-    now, newest, book, lines = 40, engine.seating.book.seen.max(), engine.seating.book, engine.seating.lines
-    course = engine.steering.course(book, lines, now, 100)
+    seen, policy, history = [], engine.policy.policy, engine.history
+    best = policy.best
+    policy.best = lambda *given, **more: (seen.append(given), best(*given, **more))[1]
+    history.step, newest = 40, history.seen.max()
+    history.rows = engine.scheduler._rows[:4].copy()
+    plan = policy.choose(history)
     ((survival, limits, _),) = seen
     assert survival.shape[1:] == (4, 4) and [bool(n) for n in limits] == [True, False, True, False]
-    assert course.age == now - newest and course.priors == 0
-    book.seen[lines[0]], book.survival[lines[0]] = -1, 0.5
-    assert engine.steering.course(book, lines, now, 100).priors == 1
+    assert plan.age == 40 - newest and plan.priors == 0
+    history.seen[history.rows[0]], history.survival[history.rows[0]] = -1, 0.5
+    assert policy.choose(history).priors == 1
 
 
 def test_a_round_is_predicted_by_the_tier_that_was_launched():
     """Near the end of a text fewer rows count than were run: the tier is what they cost."""
     engine = overlapped("static", 3)
-    table = replace(engine.planner.table, tiers=engine.steady.tiers.rows)
-    engine.planner.table = table
+    table = replace(engine.prices.table, tiers=engine.device.tiers.rows)
+    engine.prices.table = table
     finish(engine, make_requests(5, max_tokens=9), 3)
     assert any(table.tier(s.rows + s.zombies) < s.tier for s in engine.steps)
     for s in engine.steps:
-        wanted = table.verify_seconds(StepShape(s.occupied, s.tier, s.context)) + table.draft_seconds(
-            s.occupied, s.context
-        )
+        wanted = table.verify_seconds(StepShape(s.occupied, s.tier, s.context)) + table.draft_seconds(s.occupied, s.context)
         assert s.predicted_seconds == pytest.approx(wanted)

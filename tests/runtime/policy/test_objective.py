@@ -1,4 +1,4 @@
-"""What the planner maximises: throughput, per-user speed, or a weighted sum of both, by brute force on small cases."""
+"""What policies maximise: throughput, per-user speed, or a weighted sum of both, by brute force on small cases."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from dsbench.runtime.policy.budget import Budgets, want_tier
-from dsbench.runtime.policy.planner import allocate
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped
 from toys import staircase_table
 
 from dsbench.errors import UsageError
 from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.policy.compact import Compact
+from dsbench.runtime.policy.objective import allocate
+from dsbench.runtime.policy.oracle import Oracle
+from dsbench.runtime.policy.plan import Seen, VerifyPlan
+from dsbench.runtime.policy.prices import Prices
+from dsbench.runtime.policy.token_free import TokenFree
 
 WEIGHTS = (0.0, 0.3, 0.8, 1.0)
 
 
 def speeds(survival, limits, budget, seconds):
     """Throughput and 1 / mean time a token, from the windows that the budget buys."""
-    windows = allocate(torch.from_numpy(survival), torch.from_numpy(limits), budget).tolist()
+    windows = allocate(survival, limits, budget).tolist()
     tokens = [1 + sum(row[:window]) for row, window in zip(survival, windows, strict=True)]
     return sum(tokens) / seconds, 1 / np.mean([seconds / n for n in tokens])
 
@@ -40,6 +43,17 @@ def cases(count, block=4, most=5):
         yield survival, dice.integers(0, block + 1, n), int(dice.integers(1, 200))
 
 
+def token_free_rows(survival, limits, table, context, weight):
+    """Rows of a policy that chooses a row total for the whole block."""
+    policy = TokenFree(Prices(table, survival.shape[1], (survival.shape[1],)), weight)
+
+    class Running:
+        rows = np.arange(len(limits))
+
+    seen = Seen(survival=survival, limits=limits, context=context)
+    return policy.within(policy.choose(Running()), seen).budget + len(limits)
+
+
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_the_row_total_has_the_best_utility_of_all(weight):
     table, chosen = staircase_table(5, 4), set()
@@ -48,17 +62,20 @@ def test_the_row_total_has_the_best_utility_of_all(weight):
         rows = table.candidates(n, 4).tolist()
         seconds = table.verify_curve(n, np.array(rows), context) + table.draft_seconds(n, context)
         options = [speeds(survival, limits, m - n, s) for m, s in zip(rows, seconds, strict=True)]
-        found = want_tier(survival, limits, table, context, weight)
         values = utilities(options, weight)
-        assert values[rows.index(found.rows)] == pytest.approx(max(values), rel=1e-12)
-        chosen.add((n, found.rows))
+        for found in (
+            token_free_rows(survival, limits, table, context, weight),
+            Compact(Prices(table, 4, (4,)), weight).best(survival, limits, context)[1] + n,
+        ):
+            assert values[rows.index(found)] == pytest.approx(max(values), rel=1e-12)
+            chosen.add((n, found))
     assert len({rows - n for n, rows in chosen}) > 3
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_the_overlapped_budget_has_the_best_utility_of_all_depths_and_row_totals(weight):
+def test_the_budget_has_the_best_utility_of_all_depths_and_row_totals(weight):
     table = replace(staircase_table(5, 4), depth_bias=3e-2)
-    budgets, depths = Budgets(table, 4, (1, 2, 4), weight), set()
+    compact, depths = Compact(Prices(table, 4, (1, 2, 4)), weight), set()
     for survival, limits, context in cases(80):
         n = len(limits)
         rows = table.candidates(n, 4)
@@ -68,9 +85,9 @@ def test_the_overlapped_budget_has_the_best_utility_of_all_depths_and_row_totals
             for m, s in zip(rows.tolist(), seconds, strict=True):
                 places.append((depth, m))
                 options.append(speeds(survival[:, :depth].copy(), np.minimum(limits, depth), m - n, s))
-        found, values = budgets.choose(survival, limits, context), utilities(options, weight)
-        assert values[places.index((found.depth, found.rows))] == pytest.approx(max(values), rel=1e-12)
-        depths.add(found.depth)
+        (depth, budget), values = compact.best(survival, limits, context), utilities(options, weight)
+        assert values[places.index((depth, n + budget))] == pytest.approx(max(values), rel=1e-12)
+        depths.add(depth)
     assert len(depths) > 1
 
 
@@ -84,6 +101,11 @@ def test_per_user_speed_serves_the_slow_where_throughput_serves_the_sure():
     survival, limits = np.array([[1.0, 1.0], [0.5, 0.25]]), np.array([2, 2])
 
     class Table:
+        depth_bias = 1.0
+
+        def per_token(self, requests, *, drafts):
+            return 0.0
+
         def candidates(self, requests, block):
             return np.array([2, 3, 4])
 
@@ -93,11 +115,15 @@ def test_per_user_speed_serves_the_slow_where_throughput_serves_the_sure():
         def draft_seconds(self, requests, context, skipped=0):
             return 0.0
 
+    def chosen():
+        compact = [Compact(Prices(table, 2, (2,)), w).best(survival, limits, 0)[1] + 2 for w in (1.0, 0.0)]
+        return [[token_free_rows(survival, limits, table, 0, w) for w in (1.0, 0.0)], compact]
+
     table = Table()
     table.seconds = np.array([1, 1.3, 1.95])
-    assert [want_tier(survival, limits, table, 0, w).rows for w in (1.0, 0.0)] == [3, 3]
+    assert chosen() == [[3, 3]] * 2
     table.seconds = np.array([1, 1.3, 1.6])
-    assert [want_tier(survival, limits, table, 0, w).rows for w in (1.0, 0.0)] == [4, 3]
+    assert chosen() == [[4, 3]] * 2
 
 
 def test_modes_name_the_weight():
@@ -113,14 +139,14 @@ def test_modes_name_the_weight():
 
 
 @pytest.mark.parametrize("mode", ["compact:latency", "compact:utility=0.5"])
-def test_both_loops_write_the_plain_text_and_weigh_alike(mode):
+def test_both_devices_write_the_plain_text_and_weigh_alike(mode):
     texts = plain_texts(9, 0.8, 14)
     requests = make_requests(9, temperature=0.8, max_tokens=14)
-    run(mode, requests, batch=3)
-    assert [r.output for r in requests] == texts
+    engine = run(mode, requests, batch=3)
+    assert [r.output for r in requests] == texts and engine.policy.policy.weight == parse_arm(mode).weight
     requests = make_requests(9, temperature=0.8, max_tokens=14)
     engine = overlapped(mode, 3)
-    assert engine.steering.budgets.weight == parse_arm(mode).weight
+    assert engine.policy.policy.weight == parse_arm(mode).weight
     assert finish(engine, requests, 3) == texts
 
 
@@ -128,21 +154,22 @@ def test_both_loops_write_the_plain_text_and_weigh_alike(mode):
 def test_an_oracle_drafts_as_deep_as_what_it_knows_pays(slot):
     """By hand: of each depth the tokens that are sure to come, in the cheapest pass that holds so many of them."""
     table = replace(staircase_table(6, 4), depth_bias=slot, draft_bias=0.3)
-    budgets, dice, chosen = Budgets(table, 4, (0, 1, 2, 4)), np.random.default_rng(3), set()
+    prices, dice, chosen = Prices(table, 4, (0, 1, 2, 4)), np.random.default_rng(3), set()
+    oracle = Oracle(prices)
     for requests in (1, 2, 3, 5, 6) * 8:
         match = dice.integers(0, 5, requests)
-        taken = np.array([np.minimum(match, depth).sum() for depth in (1, 2, 3, 4)])
+        accepted = (np.arange(4) < match[:, None]).astype(float)
 
         def rate(depth, rows, n=requests, match=match):
             sure = n + np.minimum(match, depth).sum()
             draft = table.draft_seconds(n, 90, 4 - depth) if depth else 0.0
             return min(rows, sure) / (table.verify_curve(n, np.array([rows]), 90)[0] + draft)
 
-        best = budgets.certain(taken, requests, 90)
-        depths = budgets.depths
-        wanted = max(rate(d, m) for d in depths for m in table.candidates(requests, 4))
+        full = VerifyPlan(depth=4, budget=4 * requests, reason="test")
+        best = oracle.within(full, Seen(survival=accepted, limits=np.full(requests, 4), context=90))
+        wanted = max(rate(d, m) for d in prices.depths for m in table.candidates(requests, 4))
         assert max(rate(best.depth, m) for m in table.candidates(requests, 4)) == pytest.approx(wanted, rel=1e-12)
-        assert best.rows <= requests + np.minimum(match, best.depth).sum()
-        assert best.rows == requests or best.depth
+        assert best.budget <= np.minimum(match, best.depth).sum()
+        assert best.budget == 0 or best.depth
         chosen.add(best.depth)
     assert 0 in chosen and (chosen <= {0, 4}) == (slot == 0.0)
