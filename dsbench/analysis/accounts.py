@@ -74,7 +74,7 @@ def _of_repeat(steps: pd.DataFrame, served: pd.DataFrame) -> pd.DataFrame:
 
     start, seconds = _column(steps, "start"), _column(steps, "seconds")
     admitted, first, finished = (_column(served, name) for name in ("admitted", "first_token", "finished"))
-    there = (first[:, None] <= start) & (start < finished[:, None])
+    there = (first[:, None] <= start) & (start <= finished[:, None])
     verify = sum((_column(steps, f"{name}_seconds") for name in ("verify", "accept", "commit")), np.zeros(len(steps)))
     tier = _column(steps, "tier")
     padding = verify * np.divide(
