@@ -152,7 +152,8 @@ def head_start(tokens: int, place: int, batch: int) -> int:
 def under_way(request: Request, place: int, batch: int) -> Request:
     """The request with as much left to write as if it had come before, at its place of a full batch."""
     text, sampling = request.canonical, request.sampling
-    left = head_start(sampling.max_tokens if text is None else len(text), place, batch)
+    whole = sampling.max_tokens if text is None else min(sampling.max_tokens, len(text))
+    left = head_start(whole, place, batch)
     return replace(
         request,
         canonical=None if text is None else text[:left],

@@ -1,6 +1,6 @@
 """Where a request's time went: what its residence in a slot is made of, summed per prompt. Works without rounds.
 
-A request takes part in a round exactly if the round's `start` lies between its first token and its end. Of each such
+A request takes part in a round exactly if the round was read, at its `start`, between its first token and its end. Of each such
 round it waits for the whole, whoever the work was for. Seconds.
 """
 
@@ -62,20 +62,19 @@ def account(steps: pd.DataFrame, requests: pd.DataFrame) -> Account:
     parts = []
     for rep, served in measured(everybody).groupby("rep"):
         mine = steps[steps["rep"] == rep].sort_values("start")
-        ends = everybody.loc[everybody["rep"] == rep, "finished"].to_numpy(np.float64)
-        parts.append(_of_repeat(mine, served, ends).assign(name=served["name"].to_numpy(str), rep=rep))
+        parts.append(_of_repeat(mine, served).assign(name=served["name"].to_numpy(str), rep=rep))
     whole = pd.concat(parts, ignore_index=True)
     sums = whole.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
     return Account(tuple(map(str, sums.index)), {key: sums[key].to_numpy(np.float64) for key in KEYS})
 
 
-def _of_repeat(steps: pd.DataFrame, served: pd.DataFrame, ends: FloatArray) -> pd.DataFrame:
-    """KEYS of each measured request of a repeat; `ends` are the ends of all requests, measured or not."""
+def _of_repeat(steps: pd.DataFrame, served: pd.DataFrame) -> pd.DataFrame:
+    """KEYS of each measured request of a repeat."""
     import pandas as pd
 
     start, seconds = _column(steps, "start"), _column(steps, "seconds")
     admitted, first, finished = (_column(served, name) for name in ("admitted", "first_token", "finished"))
-    there = (first[:, None] <= start) & (start < finished[:, None])
+    there = (first[:, None] <= start) & (start <= finished[:, None])
     verify = sum((_column(steps, f"{name}_seconds") for name in ("verify", "accept", "commit")), np.zeros(len(steps)))
     tier = _column(steps, "tier")
     padding = verify * np.divide(
@@ -86,15 +85,10 @@ def _of_repeat(steps: pd.DataFrame, served: pd.DataFrame, ends: FloatArray) -> p
     rounds = {"draft": draft, "verify": verify - padding, "padding": padding, "host": host, "prefill": prefill}
     found: dict[str, FloatArray] = {key: there @ values for key, values in rounds.items()}
     wait = first - admitted
-    if prefill.any():  # rounds overlap: the first one, with the prompt in it, has run when the first token is seen
-        opening = seconds[there.argmax(1)] if len(steps) else np.zeros(len(served))
-        wait = wait - np.where(there.any(1), opening, 0.0)
-    else:
-        gap = np.maximum(start[1:] - start[:-1] - seconds[:-1], 0.0)
-        filled = np.histogram(ends, [*start, np.inf])[0][: len(gap)] > 0  # a prompt took the place of who had ended
-        both = there[:, 1:] & there[:, :-1]
-        found["prefill"] = found["prefill"] + both @ np.where(filled, gap, 0.0)
-        found["host"] = found["host"] + both @ np.where(filled, 0.0, gap)
+    if len(steps):  # the round that a request is first in is counted whole, with what of it came before its first token
+        opening = there.argmax(1)
+        before = seconds[opening] - np.maximum(start[opening] - first, 0.0)
+        wait = wait - np.where(there.any(1), before, 0.0)
     found["prefill"] = found["prefill"] + wait
     columns = {"requests": np.ones(len(served)), "tokens": _column(served, "output_tokens"), "rounds": there.sum(1)}
     return pd.DataFrame({**columns, "held": finished - admitted, **found}, columns=list(KEYS))

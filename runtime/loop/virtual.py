@@ -78,6 +78,11 @@ class Standing:
     def text(self) -> list[int]:
         return self.request.canonical or []
 
+    @property
+    def context(self) -> int:
+        """Tokens in its pages, those included that the host has not read yet."""
+        return len(self.request.prompt_ids) + self.out - 1
+
     def row(self) -> Array:
         """The trace's row [1 + 2 G] at its anchor; the last one again once it has ended."""
         assert self.request.trace is not None
@@ -169,7 +174,7 @@ class VirtualDevice:
         wanted = allocate(survival, limits, plan.budget) if plan.window is None else np.minimum(plan.window, limits)
         window = wanted if plan.depth else np.zeros(n, np.int64)
         verified = window if self.arm.commit == "all" else limits
-        tier, drafted = self._price(n, plan, verified, context)
+        tier, drafted = self._price(n, plan, verified)
         ints = self._deliver(n, plan, window, limits, match)
         if not plan.depth:
             reals = np.full_like(reals, np.nan)
@@ -201,9 +206,9 @@ class VirtualDevice:
     def check(self) -> None:
         """It always answers."""
 
-    def _price(self, n: int, plan: VerifyPlan, verified: Array, context: int) -> tuple[int, float]:
+    def _price(self, n: int, plan: VerifyPlan, verified: Array) -> tuple[int, float]:
         """Rows that run, and when drafts are there; the round is done at `busy`."""
-        full = n * (plan.depth + 1)
+        full, context = n * (plan.depth + 1), sum(s.context for s in self.slots[:n] if s is not None)
         if self.exact:
             rows = full if self.arm.layout == "rectangular" else n + int(verified.sum())
         else:

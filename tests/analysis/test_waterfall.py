@@ -85,7 +85,7 @@ def test_an_account_holds_all_of_a_request(run, mode, batch):
             "draft": want.rounds * parts["draft"],
             "padding": want.rounds * want.padding,
             "verify": want.rounds * verify,
-            "host": want.rounds * parts["plan"] + (want.rounds - 1) * BETWEEN,
+            "host": want.rounds * (parts["plan"] + BETWEEN),
         }
     )
     assert sums["prefill"] / batch == pytest.approx(np.mean(want.first_token))
@@ -99,7 +99,7 @@ def test_a_waterfall_equals_its_closed_form(run):
     middle = sum(often) / 2
     tier, wide = 8, 16  # 6 and 15 rows
     first, last = VERIFY + STAIR + ACCEPT, VERIFY + 2 * STAIR + ACCEPT
-    host = PLAN + 8 / 9 * BETWEEN
+    host = PLAN + BETWEEN
     want = {
         "accepted length": (often[1] - often[0]) * (2 * (DRAFT + host) + first + last) / 2,
         "draft": 0.0,
@@ -120,8 +120,7 @@ def test_the_ledger_equals_its_closed_form_and_says_what_acceptance_pays(run):
     entries = {(e.arm, e.batch): e for e in ledger(run.cells())}
     assert set(entries) == {(mode, batch) for mode in MODES[1:] for batch in BATCHES}
     entry, plain, want = entries["static", 8], law(8, 0), law(8, BLOCK)
-    step = want.step + 8 / 9 * BETWEEN
-    base = plain.step + 8 / 9 * BETWEEN
+    step, base = want.step, plain.step
     assert entry.draft.value == pytest.approx(1e3 * DRAFT)
     assert entry.plain.value == pytest.approx(1e3 * base)
     assert entry.saved.value == pytest.approx(1e3 * (want.tau * base - step))
@@ -147,7 +146,9 @@ def test_parts_add_up_and_have_intervals_also_where_nothing_is_exact(tmp_path):
         assert 2 * account.sums["rounds"].sum() == rounds[stored.folder]
 
 
-def test_overlapped_rounds_have_their_prompts_inside():
+@pytest.mark.parametrize("first", [1.9, 1.2])
+def test_rounds_have_their_prompts_inside(first):
+    """A first token is read with its first round, or at once where prompts are waited for."""
     step = {
         "requests": 1,
         "rows": 3,
@@ -165,7 +166,7 @@ def test_overlapped_rounds_have_their_prompts_inside():
         ]
     )
     requests = pd.DataFrame(
-        [{"name": "a", "workload": "w", "admitted": 0.7, "first_token": 1.9, "finished": 2.5001, "output_tokens": 5}]
+        [{"name": "a", "workload": "w", "admitted": 0.7, "first_token": first, "finished": 2.5001, "output_tokens": 5}]
     )
     sums = account(steps, requests).sums
     assert {key: sums[key][0] for key in ("rounds", "draft", "verify", "padding", "host")} == pytest.approx(

@@ -1,4 +1,4 @@
-"""The virtual clock: the engines' own rounds from their traces, closed forms of time, and what simulate refuses."""
+"""The virtual device: the other devices' own rounds from their traces, closed forms of time, what simulate refuses."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ import numpy as np
 import pytest
 import torch
 from command import dsbench, refused
-from dsbench.runtime.policy.budget import DEPTHS
-from dsbench.runtime.policy.planner import allocate
-from dsbench.simulate.choose import OVERLAPPED, WAITING, PromptPasses, best_windows
-from dsbench.simulate.loop import play
-from dsbench.simulate.requests import Script
 from engine_runs import run
 from overlapped_runs import finish, overlapped
-from plays import SAME, rounds_of_engine, rounds_of_play  # noqa: F401
+from plays import STEPS, rounds_of, run_virtual
 from replays import replayed, toy_trace, wide
 from tiny import tiny_target
 from toys import staircase_table
 
 from dsbench.analysis.accounts import account_of
 from dsbench.errors import EnvironmentRefused, UsageError
+from dsbench.kernels.plan import windows
 from dsbench.profiles.cost import StepShape
 from dsbench.profiles.fit import CostSample, no_draft_pass
 from dsbench.profiles.samples import save_samples
 from dsbench.results.acceptance_trace import save_trace
 from dsbench.results.store import RunStore
-from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import LAG, EngineConfig
+from dsbench.runtime.draft_trace import DraftTrace
 from dsbench.runtime.drafters.random import random_drafter
+from dsbench.runtime.loop.scheduler import CAPTURED_PROMPTS
+from dsbench.runtime.policy.objective import allocate
+from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.simulate.against import errors, misses
 from dsbench.simulate.costs import Costs, load_costs
@@ -44,40 +43,12 @@ from dsbench.views.summary import print_summary
 BLOCK = 7
 
 
-def chance(logits):
-    return 1 / (1 + np.exp(-logits.astype(np.float64)))
+def requests_of_trace(*, tokens, size):
+    return replayed(wide(toy_trace()), tiny_target(), tokens=tokens, size=size)
 
 
-def scripts(queue, tokens):
-    return [
-        Script(
-            id=r.id,
-            name=r.name,
-            workload=r.workload,
-            prompt_tokens=len(r.prompt_ids),
-            room=min(tokens, len(r.canonical)),
-            match=r.trace.match.astype(np.int64),
-            conditional=chance(r.trace.logits),
-            token_free=chance(r.trace.token_free),
-            repetition=0.0,
-        )
-        for r in queue
-    ]
-
-
-def played(mode, queue, table, *, tokens, concurrency, pace, prior=None):
-    arm = parse_arm(mode)
-    return play(
-        scripts(queue, tokens),
-        arm,
-        0 if mode == "none" else BLOCK,
-        Costs(table=table),
-        pace,
-        concurrency=concurrency,
-        until=frozenset(r.id for r in queue),
-        prior=0.5 ** np.arange(1, BLOCK + 1),
-        depths=DEPTHS,
-    )
+def steps_of(engine, *more):
+    return [[getattr(record, name) for name in (*STEPS, *more)] for record in engine.steps]
 
 
 @pytest.mark.parametrize(
@@ -98,18 +69,19 @@ def played(mode, queue, table, *, tokens, concurrency, pace, prior=None):
         ("cap-accept:oracle", 0.0, 0.3),
     ],
 )
-def test_overlapped_rounds_are_the_engines_own(mode, slot, draft):
-    """Who is seated when, zombies, depths, windows, priors: all from the trace, the table and how late the host is."""
+def test_captured_rounds_are_simulated_as_they_are(mode, slot, draft):
+    """Who has a slot when, zombies, depths, windows, priors: all from the trace, the table and how late the host is."""
     trace = wide(toy_trace())
-    queue = replayed(trace, tiny_target(), tokens=9, size=11)
-    engine = overlapped(mode, 3, recorded=20, scripted=True, slot=slot, draft=draft, lag=LAG)
+    engine = overlapped(
+        mode, 3, recorded=20, replayed=True, slot=slot, draft=draft, lag=LAG, calibrations=trace.calibrations()
+    )
+    queue = requests_of_trace(tokens=9, size=11)
     finish(engine, queue, 3)
-    found = played(mode, queue, engine.planner.table, tokens=9, concurrency=3, pace=OVERLAPPED)
-    assert rounds_of_play(found) == rounds_of_engine(engine, queue)
-    for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "occupied"):
-            assert step[name] == getattr(record, name), name
-    assert sum(s["zombies"] for s in found.steps) > 0
+    again = requests_of_trace(tokens=9, size=11)
+    found = run_virtual(mode, trace, again, engine.prices.table, concurrency=3, executor="overlap")
+    assert rounds_of(found, again) == rounds_of(engine, queue)
+    assert steps_of(found) == steps_of(engine)
+    assert sum(s.zombies for s in found.steps) > 0
 
 
 @pytest.mark.parametrize(
@@ -117,6 +89,7 @@ def test_overlapped_rounds_are_the_engines_own(mode, slot, draft):
     [
         "none",
         "static",
+        "static:2",
         "no-trim",
         "compact",
         "cap-accept",
@@ -128,129 +101,118 @@ def test_overlapped_rounds_are_the_engines_own(mode, slot, draft):
         "compact:latency",
     ],
 )
-def test_waiting_rounds_are_the_engines_own(mode):
-    trace = wide(toy_trace())
-    queue = replayed(trace, tiny_target(seed=3), tokens=12, size=9)
-    target = tiny_target(seed=3)
-    config = EngineConfig(page=4, prefill_chunk=512)
-    engine = run(mode, queue, batch=3, target=target, drafter=random_drafter(target), config=config)
-    found = played(mode, queue, staircase_table(3, 4), tokens=12, concurrency=3, pace=WAITING)
-    assert rounds_of_play(found) == rounds_of_engine(engine, queue)
-    for step, record in zip(found.steps, engine.steps, strict=True):
-        for name in ("requests", "budget", "rows", "context", "delivered", "confidence_age"):
-            assert step[name] == getattr(record, name), name
+@pytest.mark.parametrize("slot", [0.0, 0.02])
+def test_eager_rounds_are_simulated_as_they_are(mode, slot):
+    trace, target = wide(toy_trace()), tiny_target(seed=3)
+    queue, again = (requests_of_trace(tokens=12, size=9) for _ in range(2))
+    table = replace(staircase_table(3, 4), depth_bias=slot, draft_bias=10 * slot)
+    engine = run(
+        mode,
+        queue,
+        batch=3,
+        target=target,
+        drafter=random_drafter(target),
+        config=EngineConfig(page=4, prefill_chunk=512),
+        calibrations=trace.calibrations(),
+        table=table,
+    )
+    found = run_virtual(mode, trace, again, table, concurrency=3, executor="eager")
+    assert rounds_of(found, again) == rounds_of(engine, queue)
+    assert steps_of(found, "tier", "padding") == steps_of(engine, "tier", "padding")
+    assert sum(s.zombies for s in found.steps) == 0
 
 
 @pytest.mark.parametrize(("mode", "size", "limit"), [("compact", 40, 6), ("static:2", 30, 9)])
 def test_prompts_that_wait_for_each_other_wait_as_the_engines_do(mode, size, limit, monkeypatch):
-    """With one prompt a seat to wait for, seats stay empty some rounds: rows for nobody, and then all move up."""
-    monkeypatch.setattr("dsbench.runtime.loop.prompts.SHARE", 1)
-    queue = replayed(wide(toy_trace()), tiny_target(), tokens=limit, size=size)
-    engine = overlapped(mode, 5, recorded=20, scripted=True, slot=0.02, lag=LAG)
+    """With one prompt a slot to wait for, slots stay empty some rounds: rows for nobody, and then all move up."""
+    trace = wide(toy_trace())
+    queue, again, usual = (requests_of_trace(tokens=limit, size=size) for _ in range(3))
+    table = replace(staircase_table(5, 4), depth_bias=0.02)
+    soon = run_virtual(mode, trace, usual, table, concurrency=5, executor="overlap")
+    patient = replace(CAPTURED_PROMPTS, share=1)
+    monkeypatch.setattr("dsbench.runtime.loop.captured.CAPTURED_PROMPTS", patient)
+    monkeypatch.setattr("dsbench.simulate.plan.CAPTURED_PROMPTS", patient)
+    engine = overlapped(mode, 5, recorded=20, replayed=True, slot=0.02, lag=LAG, calibrations=trace.calibrations())
     finish(engine, queue, 5)
-    pace = replace(OVERLAPPED, prompts=PromptPasses(share=1))
-    found = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=pace)
-    assert rounds_of_play(found) == rounds_of_engine(engine, queue)
-    for step, record in zip(found.steps, engine.steps, strict=False):
-        for name in ("requests", "budget", "rows", "zombies", "delivered", "priors", "confidence_age", "occupied"):
-            assert step[name] == getattr(record, name), name
-    usual = played(mode, queue, engine.planner.table, tokens=limit, concurrency=5, pace=OVERLAPPED)
-    assert len(usual.steps) < len(found.steps)
+    found = run_virtual(mode, trace, again, table, concurrency=5, executor="overlap")
+    assert rounds_of(found, again) == rounds_of(engine, queue)
+    assert steps_of(found) == steps_of(engine)
+    assert len(soon.steps) < len(found.steps)
 
 
-def test_windows_on_the_host_are_the_planners():
+def test_windows_on_the_host_are_the_devices():
     rng = np.random.default_rng(0)
     for number in range(60):
         survival = np.cumprod(rng.random((rng.integers(1, 9), 5)), axis=1)
         if number % 2:
             survival = survival.round(1)  # ties
         limits, budget = rng.integers(0, 6, len(survival)), int(rng.integers(0, 30))
-        wanted = allocate(torch.from_numpy(survival), torch.from_numpy(limits), budget)
-        np.testing.assert_array_equal(best_windows(survival, limits, budget), wanted.numpy())
+        wanted = windows(torch.from_numpy(survival), torch.from_numpy(limits), torch.tensor([budget]))
+        np.testing.assert_array_equal(allocate(survival, limits, budget), wanted.numpy())
 
 
 def constant(number, *, match, tokens=13, prompt=40):
     length = tokens - 1
-    left = np.arange(length, 0, -1)
-    chance = np.full((length, BLOCK), 0.9)
-    return Script(
+    sure = np.full((length, BLOCK), 2.0, np.float32)
+    return Request(
         id=number,
         name=f"p{number}",
         workload="w",
-        prompt_tokens=prompt,
-        room=tokens,
-        match=np.minimum(match, left),
-        conditional=chance,
-        token_free=chance,
-        repetition=0.0,
+        prompt_ids=[1] * prompt,
+        sampling=SamplingParams(max_tokens=tokens, ignore_eos=True),
+        canonical=list(range(tokens)),
+        trace=DraftTrace(match=np.minimum(match, np.arange(length, 0, -1)), logits=sure, free=sure),
     )
 
 
 def test_time_is_the_tables_to_the_last_round():
-    """One seat, static: a request is a prompt, four rounds of 3 tokens, and two of a zombie as the next is let in."""
+    """One slot, static: a request is a prompt, four rounds of 3 tokens, and two of a zombie as the next is let in."""
     table = replace(staircase_table(1, BLOCK), draft_bias=0.25, kappa=1e-3)
-    costs, arm = Costs(table=table), parse_arm("static")
-    found = play(
-        [constant(i, match=2) for i in range(3)],
-        arm,
-        BLOCK,
-        costs,
-        OVERLAPPED,
-        concurrency=1,
-        until=frozenset(range(3)),
-        prior=np.full(BLOCK, 0.5),
-    )
-    prompt = costs.prefill(1, 64, 40)
+    queue = [constant(i, match=2) for i in range(3)]
+    found = run_virtual("static", wide(toy_trace()), queue, table, concurrency=1, executor="overlap")
+    prompt = Costs(table=table).prefill(1, 64, 40)
     rounds = [0.25 + table.verify_seconds(StepShape(1, 8, 40 + out)) for out in (0, 3, 6, 9)]
     zombies = 2 * (0.25 + table.verify_seconds(StepShape(1, 8, 40 + 12)))
-    done = sorted(found.requests, key=lambda r: r["request"])
+    done = sorted(found.finished, key=lambda r: r.request)
     for i, request in enumerate(done):
         begin = i * (prompt + sum(rounds) + zombies)
-        assert request["admitted"] == pytest.approx(begin - (zombies if i else 0))
-        assert request["first_token"] == pytest.approx(begin + prompt + rounds[0], abs=1e-8)
-        assert request["finished"] == pytest.approx(begin + prompt + sum(rounds))
-    assert [s["zombies"] for s in found.steps[:8]] == [0, 0, 0, 0, 1, 1, 0, 0]
-    assert found.steps[0]["prefill_seconds"] == pytest.approx(prompt) and found.steps[1]["prefill_seconds"] == 0
+        assert request.admitted == pytest.approx(begin - (zombies if i else 0))
+        assert request.first_token == pytest.approx(begin + prompt + rounds[0], abs=1e-8)
+        assert request.finished == pytest.approx(begin + prompt + sum(rounds))
+    assert [s.occupied - s.requests for s in found.steps[:8]] == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert found.steps[0].prefill_seconds == pytest.approx(prompt) and found.steps[1].prefill_seconds == 0
 
 
-def test_waiting_prompts_run_between_rounds_and_nobody_becomes_a_zombie():
+def test_eager_prompts_run_between_rounds_and_nobody_becomes_a_zombie():
     table = replace(staircase_table(2, BLOCK), draft_bias=0.25)
-    costs = Costs(table=table)
-    found = play(
-        [constant(i, match=2) for i in range(4)],
-        parse_arm("static"),
-        BLOCK,
-        costs,
-        WAITING,
-        concurrency=2,
-        until=frozenset(range(4)),
-        prior=np.full(BLOCK, 0.5),
-    )
+    queue = [constant(i, match=2) for i in range(4)]
+    found = run_virtual("static", wide(toy_trace()), queue, table, concurrency=2, executor="eager")
     step = 0.25 + table.verify_seconds(StepShape(2, 16, 0))
-    prompts = costs.prefill(2, 80, 80)
-    assert [s["seconds"] for s in found.steps] == pytest.approx([step] * 8)
-    assert [s["prefill_seconds"] + s["zombies"] for s in found.steps] == [0] * 8
-    last = found.requests[-1]
-    assert last["admitted"] == pytest.approx(prompts + 4 * step) and last["finished"] == pytest.approx(
-        2 * prompts + 8 * step
-    )
+    prompts = Costs(table=table).prefill(2, 80, 80)
+    assert [s.seconds - s.prefill_seconds for s in found.steps] == pytest.approx([step] * 8)
+    assert [s.prefill_seconds for s in found.steps] == pytest.approx([prompts, 0, 0, 0] * 2)
+    assert not any(s.zombies for s in found.steps)
+    last = found.finished[-1]
+    assert last.admitted == pytest.approx(prompts + 4 * step)
+    assert last.first_token == pytest.approx(2 * prompts + 4 * step)
+    assert last.finished == pytest.approx(2 * prompts + 8 * step)
 
 
 def test_older_confidences_change_budgets_alone():
-    """Age 0 knows the round's own survival; texts and tokens are the same, the rows differ."""
-    queue = replayed(wide(toy_trace()), tiny_target(), tokens=12, size=9)
+    """Texts and tokens are the same, the rows differ."""
+    queues = [requests_of_trace(tokens=12, size=9) for _ in range(2)]
     now, late = (
-        played("compact", queue, staircase_table(3, 4), tokens=12, concurrency=3, pace=replace(OVERLAPPED, age=age))
-        for age in (0, 3)
+        run_virtual("compact", wide(toy_trace()), q, staircase_table(3, 4), concurrency=3, executor="overlap", lag=lag)
+        for q, lag in zip(queues, (1, 4), strict=True)
     )
-    assert sum(s["priors"] for s in now.steps) == 0 < sum(s["priors"] for s in late.steps)
-    assert [s["rows"] for s in now.steps] != [s["rows"] for s in late.steps]
-    assert sum(r["delivered"] for r in now.rounds) == sum(r["delivered"] for r in late.rounds)
+    assert sum(s.priors for s in now.steps) < sum(s.priors for s in late.steps)
+    assert [s.rows for s in now.steps] != [s.rows for s in late.steps]
+    assert [r.output for r in queues[0]] == [r.output for r in queues[1]]
 
 
 def test_plain_passes_come_from_their_own_samples():
     samples = [
-        CostSample(r, r, s, (1.0 + 0.1 * r + 2e-4 * s) * 1e-3, "no-draft", n)
+        CostSample(r, r, s, (1.0 + 0.1 * r + 2e-4 * s) * 1e-3, "plain", n)
         for r in (1, 4, 16)
         for s in (50, 400)
         for n in range(2)
@@ -437,7 +399,7 @@ def test_the_command_simulates_compares_and_leaves_nothing_behind(files, tmp_pat
     assert not (tmp_path / "no").exists()
     shown = dsbench("show", str(out), home=tmp_path)
     assert "SIMULATED: times come from a cost table" in shown.stdout
-    assert "ITL: this run kept no times of tokens." in " ".join(shown.stdout.split())
+    assert "ITL: a value a token" in " ".join(shown.stdout.split())
     assert len((out / "summary.csv").read_text().splitlines()) == 1 + 8
     run = json.loads((out / "run.json").read_text())
     assert run["config"]["out"] == str(out) and run["config"]["target"] == run["labels"]["target"] != "smollm2-135m"

@@ -33,6 +33,7 @@ def overlapped(
     draft=0.0,
     full=False,
     truncates=False,
+    calibrations=None,
 ):
     """An engine on captured passes, uncaptured on a CPU. made: another engine's device, to be used again."""
     target, arm = tiny_target(device), parse_arm(mode)
@@ -40,7 +41,7 @@ def overlapped(
     drafters = {"none": lambda t: NoDrafter(t.device), "mtp": tiny_mtp, "dspark": dspark}
     drafter = drafters[arm.drafter](target)
     config = EngineConfig(lag=lag, page=4, draft="full" if full else "planned")
-    calibrated = Calibrated(None, "coupled", drafter.block)
+    calibrated = Calibrated(calibrations, "coupled", drafter.block)
     if made is None:
         models = make_models(target, drafter, config, slots * tokens, tokens)
         shape = replace(slot_shape(models, slots, [], eos), recorded=recorded, replayed=replayed, truncates=truncates)

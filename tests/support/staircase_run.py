@@ -16,7 +16,7 @@ from dsbench.results.store import RunStore
 
 BLOCK, MATCH, CYCLES = 4, (4, 0, 2), 3
 TIERS = (4, 8, 16, 32, 64)
-PREFILL, BETWEEN = 0.005, 0.0001  # seconds a prompt; seconds between rounds without one
+PREFILL, BETWEEN = 0.005, 0.0001  # seconds a prompt; seconds of a round in no phase
 DRAFT, VERIFY, STAIR, ACCEPT, PLAN = 0.002, 0.010, 0.003, 0.0005, 0.0002  # seconds
 WAVES = 3
 PROMPTS = 4  # a wave's requests share them in turn
@@ -65,8 +65,8 @@ def text_rounds(window):
 def law(batch, window):
     accepts = text_rounds(window)
     rounds, parts = len(accepts), phases(batch, window)
-    tokens, step = 1 + sum(accepts) + rounds, sum(parts.values())
-    moving = rounds * step + (rounds - 1) * BETWEEN
+    tokens, step = 1 + sum(accepts) + rounds, sum(parts.values()) + BETWEEN
+    moving = rounds * step
     waits = [(batch - i) * PREFILL for i in range(batch)]
     held = float(np.mean(waits)) + moving
     rows = batch * (window + 1)
@@ -101,8 +101,8 @@ def simulate(batch, window):
         now = first = now + batch * PREFILL
         names, measured, out = [f"p{i % PROMPTS}" for i in range(batch)], wave == 1, 1
         for i, accepted in enumerate(accepts):
-            now += BETWEEN if i else 0.0
-            seconds, number = sum(parts.values()), len(steps)
+            seconds, prefill, number = sum(parts.values()) + BETWEEN, 0.0 if i else batch * PREFILL, len(steps)
+            now += seconds
             steps.append(
                 {
                     "step": number,
@@ -116,9 +116,10 @@ def simulate(batch, window):
                     "compiles": 0,
                     "context": 9,
                     "delivered": batch * (accepted + 1),
-                    "seconds": seconds,
+                    "seconds": prefill + seconds,
+                    "prefill_seconds": prefill,
                     "predicted_seconds": np.nan,
-                    "read": now + seconds,
+                    "read": now,
                     "confidence_age": 0,
                     "priors": 0,
                     "extrapolated": False,
@@ -148,7 +149,7 @@ def simulate(batch, window):
                 }
                 for r in range(batch)
             ]
-            out, now = out + accepted + 1, now + seconds
+            out += accepted + 1
         done += [
             {
                 "request": wave * batch + r,

@@ -52,6 +52,7 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
     wanted = set(range(batch, batch + measured))
     slots, steps, rounds, done, now = [], [], [], [], 0.0
     while not wanted <= {r["request"] for r in done}:
+        begin = now
         while len(slots) < batch and waiting:
             index, name, workload = waiting.pop(0)
             admitted, now = now, now + PREFILL
@@ -67,7 +68,7 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
                     "match": match_lengths(name, workload, tokens),
                 }
             )
-        number, rows, total, flat = len(steps), 0, 0, []
+        number, rows, total, flat, prefill = len(steps), 0, 0, [], now - begin
         for slot in slots:
             sent, window = window_of(mode, slot["workload"], batch)
             window = min(window, tokens - slot["out"] - 1)
@@ -103,6 +104,7 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
             flat.append(window)
         expected = step_seconds(len(slots), rows, mode != "none")
         seconds = expected * (1 + noise * rng.standard_normal())
+        now += seconds
         share = {"draft": 0.15, "plan": 0.02, "pack": 0.03, "verify": 0.7, "accept": 0.06, "commit": 0.03}
         steps.append(
             {
@@ -115,7 +117,8 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
                 "padding": 0,
                 "context": 40 * len(slots),
                 "delivered": total,
-                "seconds": seconds,
+                "seconds": prefill + seconds,
+                "prefill_seconds": prefill,
                 "misses": 0,
                 "compiles": 0,
                 "predicted_seconds": expected * 1.03 if mode in ("compact", "cap-accept") else np.nan,
@@ -126,7 +129,6 @@ def simulate(mode, batch, workloads, *, measured=12, tokens=30, rep=0, noise=0.0
                 **{f"{k}_seconds": v * seconds for k, v in share.items()},
             }
         )
-        now += seconds
         for slot in [s for s in slots if s["out"] >= tokens]:
             done.append(
                 {

@@ -29,7 +29,7 @@ class VirtualEngine:
         self.prefill, self.seconds, self.delivers = prefill, seconds, delivers
         self.config, self.clock = EngineConfig(), 0.0
         self.steps, self.rounds, self.finished, self.running = [], [], [], []
-        self.rested, self._came = 0.0, {}
+        self.rested, self._came, self._last = 0.0, {}, 0.0
 
     def now(self):
         return self.clock
@@ -37,7 +37,7 @@ class VirtualEngine:
     def rest(self, until):
         assert not self.running and until > self.clock, "it rests only while nobody is there and nobody is due"
         self.rested += until - self.clock
-        self.clock = until
+        self.clock = self._last = until
 
     def admit(self, requests):
         begin = self.clock
@@ -50,7 +50,7 @@ class VirtualEngine:
         return []
 
     def step(self):
-        begin, number, total = self.clock, len(self.steps), 0
+        prefill, number, total = self.clock - self._last, len(self.steps), 0
         self.clock += self.seconds(len(self.running))
         for request in self.running:
             wanted = self.delivers[request.rounds % len(self.delivers)]
@@ -78,17 +78,19 @@ class VirtualEngine:
         blank = {f.name: 0 for f in fields(StepRecord)}
         known = {
             "step": number,
-            "start": begin,
+            "start": self.clock,
             "requests": len(self.running),
             "rows": len(self.running),
             "read": self.clock,
             "tier": len(self.running),
             "delivered": total,
-            "seconds": self.clock - begin,
+            "seconds": self.clock - self._last,
+            "prefill_seconds": prefill,
             "predicted_seconds": float("nan"),
             "extrapolated": False,
         }
         self.steps.append(StepRecord(**blank | known))
+        self._last = self.clock
         self._retire()
         return self.steps[-1]
 

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from command import dsbench, sweep_flags, write_drafter
-from dsbench.runtime.loop.steady import Steady
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped, pinned_to, strayed_texts
 

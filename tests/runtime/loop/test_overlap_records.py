@@ -135,5 +135,7 @@ def test_a_round_is_predicted_by_the_tier_that_was_launched():
     finish(engine, make_requests(5, max_tokens=9), 3)
     assert any(table.tier(s.rows + s.zombies) < s.tier for s in engine.steps)
     for s in engine.steps:
-        wanted = table.verify_seconds(StepShape(s.occupied, s.tier, s.context)) + table.draft_seconds(s.occupied, s.context)
+        wanted = table.verify_seconds(StepShape(s.occupied, s.tier, s.context)) + table.draft_seconds(
+            s.occupied, s.context
+        )
         assert s.predicted_seconds == pytest.approx(wanted)
