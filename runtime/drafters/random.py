@@ -9,12 +9,13 @@ from torch import Tensor
 
 from dsbench.runtime.drafters.checkpoint import DrafterShape, expected_shapes
 from dsbench.runtime.drafters.dspark import DSparkDrafter
-from dsbench.runtime.targets.dense import DenseTarget, random_weights
+from dsbench.runtime.targets.base import Target
+from dsbench.runtime.targets.dense import random_weights
 
 LAYERS, RANK, BLOCK, TAPS = 5, 256, 7, 5  # of the released checkpoints
 
 
-def random_drafter(target: DenseTarget, seed: int = 0) -> DSparkDrafter:
+def random_drafter(target: Target, seed: int = 0) -> DSparkDrafter:
     """Five layers of the target's sizes, rank 256, gamma 7, taps spread from layer 1 to the last but two."""
     layers = target.shape.layers
     taps = tuple(sorted({round(1 + i * (layers - 4) / (TAPS - 1)) for i in range(TAPS)}))

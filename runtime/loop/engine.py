@@ -32,7 +32,7 @@ from dsbench.runtime.policy.planner import PlanInputs, Planner, VerifyPlan
 from dsbench.runtime.records import RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import sampling_of
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import Target
 from dsbench.runtime.watch.timeline import Timeline, spanned
 from dsbench.runtime.watch.timing import PhaseTimer, sleep_until
 
@@ -47,7 +47,7 @@ class Engine:
 
     def __init__(
         self,
-        target: DenseTarget,
+        target: Target,
         drafter: Drafter,
         arm: Arm,
         planner: Planner,

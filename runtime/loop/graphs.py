@@ -27,7 +27,7 @@ from dsbench.runtime.loop.passes import Models, Phase, Round, draft_pass, verify
 from dsbench.runtime.loop.script import Script
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import PoolShape, StatePool
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import Target
 from dsbench.runtime.watch.timeline import Timeline, working
 
 Run = Callable[[], None]
@@ -262,7 +262,7 @@ def tiers_of(models: Models, requests: int, depth: int) -> Tiers:
     return Tiers.ladder(requests, depth, few)
 
 
-def make_models(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:
+def make_models(target: Target, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:
     """Target and drafter over a pool of `tokens`, at most `longest` a request."""
     shape = target.shape
     layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()

@@ -19,7 +19,7 @@ from dsbench.runtime.law.block_rule import judge_block
 from dsbench.runtime.loop.script import Script
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import Target
 
 Phase = Callable[[str], AbstractContextManager[None]]
 
@@ -42,7 +42,7 @@ class Round:
 class Models:
     """What runs, and on which state."""
 
-    target: DenseTarget
+    target: Target
     drafter: Drafter
     pool: StatePool
     rule: str

@@ -12,13 +12,13 @@ from dsbench.runtime.drafters.draft import Drafter
 from dsbench.runtime.request import Request
 from dsbench.runtime.sampling import Purpose, coupled_choice, distribution, inverse_cdf, keyed_uniforms, sampling_of
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import Target
 
 Chunk = list[tuple[Request, int]]  # requests and how many prompt tokens of each
 
 
 def prefill(
-    requests: Sequence[Request], target: DenseTarget, drafter: Drafter, pool: StatePool, *, rule: str, chunk: int
+    requests: Sequence[Request], target: Target, drafter: Drafter, pool: StatePool, *, rule: str, chunk: int
 ) -> Iterator[tuple[Request, int]]:
     """Yields (request, its first output token) as prompts complete; `chunk` prompt tokens a pass at most."""
     done = dict.fromkeys((r.id for r in requests), 0)
@@ -41,7 +41,7 @@ def _next_chunk(waiting: Sequence[Request], done: dict[int, int], size: int) -> 
 
 
 def _run_chunk(
-    chunk: Chunk, done: dict[int, int], target: DenseTarget, drafter: Drafter, pool: StatePool, rule: str
+    chunk: Chunk, done: dict[int, int], target: Target, drafter: Drafter, pool: StatePool, rule: str
 ) -> list[tuple[Request, int]]:
     device = target.device
     context = torch.tensor([done[r.id] for r, _ in chunk], dtype=torch.int32, device=device)

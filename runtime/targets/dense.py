@@ -1,6 +1,6 @@
 """A dense decoder (Llama and Qwen3 layouts) over paged keys and values. The target of the runtime.
 
-`forward(batch) -> logits, taps` runs exactly the packed rows; it neither samples nor decides what is kept.
+Implements `base.DecoderTarget`.
 Shapes: M rows, D hidden, V vocabulary, H heads, K key-value heads, E head width.
 """
 
@@ -9,19 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.fused.products import embed, settle
 from dsbench.kernels.linear import Projection
 from dsbench.kernels.norm import add_norm
-from dsbench.kernels.rope import rotary_table, rotate_and_store
+from dsbench.kernels.rope import rotary_table
 from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch
 from dsbench.runtime.state import StatePool
+from dsbench.runtime.targets.base import MARGIN, Accepted
 from dsbench.runtime.targets.fused import fused_layer, runs_fused
-from dsbench.runtime.targets.layer import Layer, layer_weights, take_tensor
+from dsbench.runtime.targets.layer import attend, layer_weights, take_tensor
 from dsbench.runtime.targets.shape import ModelShape
-
-MARGIN = 128  # rotary positions past the context: a rectangular block may reach there, and is never committed
 
 
 class DenseTarget:
@@ -41,21 +39,25 @@ class DenseTarget:
         self.layers = [layer_weights(shape, weights, f"model.layers.{i}.", exact=exact) for i in range(shape.layers)]
         self.norms = [*(layer.input_norm for layer in self.layers), self.norm]
         self.dtype, self.device = self.norm.dtype, self.norm.device
-        self.cos, self.sin = rotary_table(shape.context + MARGIN, shape.head_width, shape.rope_theta, self.device)
+        self.positions = shape.context + MARGIN
+        self.cos, self.sin = rotary_table(self.positions, shape.head_width, shape.rope_theta, self.device)
         settle(self.device)
 
-    def forward(self, batch: Batch, pool: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: Batch, state: StatePool, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Logits [M or len(logit_rows), V] in the model's dtype, and tapped layer outputs [M, len(taps) * D].
 
-        Writes the rows' keys and values into the pool at their positions; a tap is the residual stream after a layer,
+        Writes the rows' keys and values into the pages at their positions; a tap is the residual stream after a layer,
         and the tap one past the last layer is the output of the final norm.
         """
         fused = runs_fused(self.shape, batch.rows, self.norm, exact=self.exact)
-        h, tapped = (self._fused if fused else self._plain)(batch, pool, taps)
+        h, tapped = (self._fused if fused else self._plain)(batch, state, taps)
         if len(self.layers) in taps:
             tapped.append(h)
         logits = self.unembed(h if batch.logit_rows is None else h[batch.logit_rows])
         return logits, torch.cat(tapped, dim=-1) if tapped else h.new_empty(h.shape[0], 0)
+
+    def commit(self, state: StatePool, verdict: Accepted) -> None:
+        """Does nothing: rejected rows lie past the committed length, where the next pass writes before it reads."""
 
     def _plain(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         """Normed states [M, D] after the last layer, and the tapped ones before."""
@@ -81,38 +83,6 @@ class DenseTarget:
             if index in taps:
                 tapped.append(stream.x)
         return add_norm(stream.x, None, self.norm, self.shape.norm_eps)[1], tapped
-
-
-def attend(
-    layer: Layer,
-    shape: ModelShape,
-    h: Tensor,
-    turns: tuple[Tensor, Tensor],
-    batch: Batch,
-    slots: Tensor,
-    kept: tuple[Tensor, Tensor],
-    *,
-    causal: bool,
-    window: int | None = None,
-) -> Tensor:
-    """What a layer's attention adds to rows whose normed states are h [M, D].
-
-    Writes their keys and values into `kept`, the layer's pages, at `slots` [M]; `turns` are the rotary tables.
-    """
-    q = rotate_and_store(
-        layer.qkv(h),
-        *turns,
-        batch.positions,
-        slots,
-        *kept,
-        q_norm=layer.q_norm,
-        k_norm=layer.k_norm,
-        eps=shape.norm_eps,
-    )
-    mixed = paged_attention(
-        q, *kept, batch.pages, batch.cu_rows, batch.context, causal=causal, window=window, most_rows=batch.most_rows
-    )
-    return layer.output(mixed.flatten(1))
 
 
 def random_weights(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The weights of one decoder layer, as the plain and the fused layer read them."""
+"""The weights of one decoder layer, as the unfused and the fused layer read them, and its attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from dsbench.errors import UsageError
+from dsbench.kernels.attention import paged_attention
 from dsbench.kernels.linear import Projection
+from dsbench.kernels.rope import rotate_and_store
+from dsbench.runtime.batch import Batch
 from dsbench.runtime.targets.shape import ModelShape
 
 
@@ -46,6 +49,38 @@ def layer_weights(shape: ModelShape, weights: dict[str, Tensor], prefix: str, *,
         q_norm=take("self_attn.q_norm", shape.head_width) if shape.qk_norm else None,
         k_norm=take("self_attn.k_norm", shape.head_width) if shape.qk_norm else None,
     )
+
+
+def attend(
+    layer: Layer,
+    shape: ModelShape,
+    h: Tensor,
+    turns: tuple[Tensor, Tensor],
+    batch: Batch,
+    slots: Tensor,
+    kept: tuple[Tensor, Tensor],
+    *,
+    causal: bool,
+    window: int | None = None,
+) -> Tensor:
+    """What a layer's attention adds to rows whose normed states are h [M, D].
+
+    Writes their keys and values into `kept`, the layer's pages, at `slots` [M]; `turns` are the rotary tables.
+    """
+    q = rotate_and_store(
+        layer.qkv(h),
+        *turns,
+        batch.positions,
+        slots,
+        *kept,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        eps=shape.norm_eps,
+    )
+    mixed = paged_attention(
+        q, *kept, batch.pages, batch.cu_rows, batch.context, causal=causal, window=window, most_rows=batch.most_rows
+    )
+    return layer.output(mixed.flatten(1))
 
 
 def take_tensor(weights: dict[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dsbench.errors import UsageError
 from dsbench.kernels.norm import rms_norm
 from dsbench.runtime.drafters.checkpoint import DrafterShape
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.features import Features
 from dsbench.runtime.training.forward import split_heads
@@ -27,7 +27,7 @@ W1_STD = 0.5
 GAIN_ROWS = 8192  # tokens that the query and key gains are measured on
 
 
-def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: int) -> DrafterShape:
+def drafter_shape_of(options: TrainOptions, target: DecoderTarget, draft_vocab: int) -> DrafterShape:
     """Raises UsageError where the options do not fit the target."""
     layers = target.shape.layers
     if options.layers > layers:
@@ -51,7 +51,7 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
 
 
 @torch.no_grad()
-def initialise(module: DrafterModule | ChainModule, target: DenseTarget, features: Features, seed: int) -> None:
+def initialise(module: DrafterModule | ChainModule, target: DecoderTarget, features: Features, seed: int) -> None:
     """Fills every parameter; needs features to measure the size of queries and keys."""
     shape, d = module.shape, target.shape.hidden
     generator = torch.Generator(device=target.device).manual_seed(seed)
@@ -96,7 +96,7 @@ def _initialise_head(module: DrafterModule, embedding: Tensor, noise: Callable[[
             projection.bias.zero_()
 
 
-def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor) -> None:
+def _copy_layer(layer: DraftLayer, target: DecoderTarget, index: int, rows: Tensor) -> None:
     """Weights of a target layer; gains that the target lacks keep the mean size of its queries and keys on `rows`."""
     shape, source = target.shape, target.layers[index]
     q_rows, kv_rows = shape.heads * shape.head_width, shape.kv_heads * shape.head_width

@@ -15,7 +15,7 @@ import torch
 
 from dsbench.errors import UsageError
 from dsbench.kernels.draft.loss import Shares
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.runtime.training.batches import BatchMaker
 from dsbench.runtime.training.chain import ChainModule
@@ -132,7 +132,7 @@ def _key(options: TrainOptions, data: TokenData, ranks: Ranks) -> str:
 
 def prepare(
     options: TrainOptions,
-    model: DenseTarget,
+    model: DecoderTarget,
     data: TokenData,
     eos: frozenset[int],
     log: Log,
