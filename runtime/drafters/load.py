@@ -10,7 +10,7 @@ from dsbench.runtime.drafters.dspark import DSparkDrafter
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.mtp_checkpoint import is_mtp, read_mtp
 from dsbench.runtime.targets.base import Target
-from dsbench.runtime.targets.shape import read_config
+from dsbench.runtime.targets.config import read_config
 
 
 def load_drafter(folder: Path, target: Target) -> DSparkDrafter | MtpDrafter:

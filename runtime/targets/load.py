@@ -12,11 +12,13 @@ from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.kernels.linear import rows_hold
 from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, catalogue, model_folder
+from dsbench.runtime.targets.config import read_config, shape_from_config, stop_ids
 from dsbench.runtime.targets.convert import convert_gguf
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
-from dsbench.runtime.targets.shape import ModelShape, catalogue_shapes, read_config, shape_from_config
+from dsbench.runtime.targets.quantised import quantisation_of
+from dsbench.runtime.targets.shape import ModelShape, catalogue_shapes
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
-from dsbench.runtime.targets.weights import folder_digest, read_weights
+from dsbench.runtime.targets.weights import folder_digest, read_target_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +44,10 @@ def load_target(
     folder = target_folder(spec, home)
     config = read_config(folder)
     shape = shape_from_config(config, spec)
-    model = build_target(shape, read_weights(folder, device, dtype), digest=folder_digest(folder), exact=exact)
+    stops = stop_ids(folder, config, shape.vocab)
+    weights = read_target_weights(folder, shape, quantisation_of(config, spec), device, dtype)
+    model = build_target(shape, weights, digest=folder_digest(folder), exact=exact)
     _refuse_inexact(model)
-    eos = config.get("eos_token_id")
-    stops = frozenset(eos if isinstance(eos, list) else [] if eos is None else [int(eos)])
     return LoadedTarget(name=spec, model=model, tokenizer=ChatTokenizer(folder), eos=stops, random=False)
 
 
