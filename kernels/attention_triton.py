@@ -99,7 +99,7 @@ def _nothing(LANES: tl.constexpr, PADDED: tl.constexpr):
 def _with_keys(b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW: tl.constexpr, CAP: tl.constexpr):
     """Top, mass and sum as in `_nothing`, of these keys too; a lane sees those from b_low to below b_high."""
     b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
-    if CAP:  # of scores times log2(e), so CAP is too; tanh(x) = 1 - 2 / (1 + exp(2 x))
+    if CAP > 0:  # of scores times log2(e), so CAP is too; tanh(x) = 1 - 2 / (1 + exp(2 x))
         b_s = CAP * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.0 * 1.4426950408889634 / CAP))))
     sees = o_k[None, :] < b_high[:, None]
     if WINDOW:
