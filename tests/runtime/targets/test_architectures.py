@@ -89,3 +89,88 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(tmp_path, case):
     made = run_logits(target, text, (TOKENS, 1, 5))
     torch.testing.assert_close(made, wanted_logits(model, text), atol=1e-4, rtol=1e-4)
     assert torch.equal(made[TOKENS - 1 : -1].argmax(-1), text[TOKENS:]) and len(text) == TOKENS + NEW
+
+
+OLD = {  # model type, changes, then config.json as older versions wrote it: what is dropped, what is put in its place
+    "llama-2": ("llama", {}, ("rope_parameters", "head_dim", "tie_word_embeddings"), {"rope_theta": None}),
+    "llama3": (
+        "llama",
+        rope("llama3", 5e5, **LLAMA3),
+        ("rope_parameters",),
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+    ),
+    "linear": (
+        "llama",
+        rope("linear", factor=3.0),
+        ("rope_parameters",),
+        {"rope_scaling": {"type": "linear", "factor": 3.0}},
+    ),
+    "yarn": (
+        "qwen2",
+        rope("yarn", 1e6, **YARN),
+        ("rope_parameters", "layer_types"),
+        {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", **YARN}},
+    ),
+    "qwen2-window": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3},
+        ("rope_parameters", "layer_types"),
+        {"rope_theta": 10_000.0},
+    ),
+    "smollm3": ("smollm3", {}, ("rope_parameters", "layer_types", "no_rope_layers"), {"rope_theta": 2e6}),
+    "phi3": (
+        "phi3",
+        {"original_max_position_embeddings": 128} | rope("longrope", partial_rotary_factor=0.75, **LONG),
+        ("rope_parameters",),
+        {"rope_theta": 10_000.0, "partial_rotary_factor": 0.75, "rope_scaling": {"type": "su", **LONG}},
+    ),
+    "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 8}, ("rope_parameters", "layer_types"), {}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "head_dim": 16,
+            "sliding_window": 8,
+            "num_hidden_layers": 7,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        },
+        ("rope_parameters", "layer_types"),
+        {
+            "rope_theta": 5e5,
+            "rope_local_base_freq": 2e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "sliding_window_pattern": 6,
+        },
+    ),
+    "gemma-gelu": ("gemma", {"head_dim": 16}, ("rope_parameters",), {"hidden_act": "gelu"}),
+}
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_the_older_spelling_of_a_config_is_the_same_model(tmp_path, case):
+    model_type, changes, drop, put = OLD[case]
+    model = save_tiny(tmp_path, tiny_config(model_type, **changes))
+    change_config(tmp_path, put, drop)
+    text = prompt(96, 60)
+    made = run_logits(loaded(tmp_path), text, (TOKENS, 1, 5))
+    torch.testing.assert_close(made, wanted_logits(model, text), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["llama3", "yarn-mscale", "smollm3-window", "phi3-longrope", "gemma2-caps", "gemma3"])
+def test_the_field_matters(tmp_path, case):
+    """Without what the case is about the logits are others, so that equality above shows something."""
+    model_type, changes = CASES[case]
+    model = save_tiny(tmp_path, tiny_config(model_type, **changes))
+    text = prompt(96, 60)
+    full = {"layer_types": ["full_attention"] * 4} if model_type != "phi3" else {}
+    change_config(tmp_path, {"rope_parameters": None, "rope_theta": None, "attn_logit_softcapping": None} | full)
+    difference = run_logits(loaded(tmp_path), text, ()) - wanted_logits(model, text)
+    assert difference.abs().max() > 0.05
+
+
+def test_a_context_past_the_original_one_is_not_offered_with_longrope(tmp_path):
+    model_type, changes = CASES["phi3-longrope"]
+    save_tiny(tmp_path, tiny_config(model_type, **changes))
+    assert shape_from_config(read_config(tmp_path), "tiny").context == 128
