@@ -11,6 +11,10 @@ import torch
 
 from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.state import PoolShape, StatePool
+from dsbench.runtime.targets.config import read_config, shape_from_config
+from dsbench.runtime.targets.load import build_target
+from dsbench.runtime.targets.quantised import quantisation_of
+from dsbench.runtime.targets.weights import read_target_weights
 
 TOKENS = 40  # of the prompt; longer than every window here
 NEW = 48
@@ -48,6 +52,14 @@ def change_config(folder: Path, changes: Mapping[str, Any], drop: tuple[str, ...
     path = folder / "config.json"
     config = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop} | dict(changes)
     path.write_text(json.dumps(config))
+
+
+def loaded(folder: Path, name: str = "tiny") -> Any:
+    """The target of a folder in fp32, without a tokenizer."""
+    config = read_config(folder)
+    shape = shape_from_config(config, name)
+    weights = read_target_weights(folder, shape, quantisation_of(config, name), torch.device("cpu"), torch.float32)
+    return build_target(shape, weights, digest="")
 
 
 def prompt(vocab: int, tokens: int = TOKENS) -> torch.Tensor:

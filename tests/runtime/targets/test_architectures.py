@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from published import NEW, TOKENS, change_config, greedy_text, prompt, run_logits, save_tiny, tiny_config
+from published import NEW, TOKENS, change_config, greedy_text, loaded, prompt, run_logits, save_tiny, tiny_config
 
 from dsbench.runtime.targets.config import read_config, shape_from_config
-from dsbench.runtime.targets.load import build_target
-from dsbench.runtime.targets.quantised import quantisation_of
-from dsbench.runtime.targets.weights import read_target_weights
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 32}
@@ -66,13 +63,6 @@ CASES = {
     ),
     "granite-biases": ("granite", {"attention_bias": True, "mlp_bias": True}),
 }
-
-
-def loaded(folder, name="tiny"):
-    config = read_config(folder)
-    shape = shape_from_config(config, name)
-    weights = read_target_weights(folder, shape, quantisation_of(config, name), torch.device("cpu"), torch.float32)
-    return build_target(shape, weights, digest="")
 
 
 def wanted_logits(model, text):
