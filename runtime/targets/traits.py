@@ -36,6 +36,11 @@ class Traits:
         return not set(self.differing) - {"ropes", "turned", "score_scale", "packed"}
 
     @property
+    def trainable(self) -> bool:
+        """Whether training's own forward pass computes this one: one rotary table for all layers, else as Llama."""
+        return not set(self.differing) - {"ropes"} and len(set(self.ropes)) <= 1
+
+    @property
     def differing(self) -> list[str]:
         """Names of the fields that are not Llama's."""
         plain = Traits()

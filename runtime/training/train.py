@@ -24,7 +24,7 @@ from dsbench.runtime.training.evaluate import evaluate
 from dsbench.runtime.training.features import make_features
 from dsbench.runtime.training.fit import Diverged, fit
 from dsbench.runtime.training.generate import Log
-from dsbench.runtime.training.initial import drafter_shape_of, initialise
+from dsbench.runtime.training.initial import drafter_shape_of, initialise, refuse_layers
 from dsbench.runtime.training.keeper import Keeper, read_state
 from dsbench.runtime.training.module import DrafterModule
 from dsbench.runtime.training.options import TrainOptions
@@ -108,7 +108,11 @@ def make_data(
     openers: Sequence[str] = (),
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
-    """The data of a training alone, into `options.data_path`; returns what is said of it."""
+    """The data of a training alone, into `options.data_path`; returns what is said of it.
+
+    Raises EnvironmentRefused for a target whose layers training does not compute.
+    """
+    refuse_layers(target.model)
     ranks = ranks or Ranks()
     return obtain_data(options, target, prompts, openers, log if ranks.first else _silent, ranks).meta
 
