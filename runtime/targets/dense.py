@@ -128,11 +128,12 @@ class DenseTarget:
     def _fused(self, batch: Batch, pool: StatePool, taps: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         """As `_unfused`, but for rounding."""
         gains = [layer.input_norm for layer in self.layers] + [self.norm]
-        slots = pool.slots(batch)
+        slots, windows = pool.slots(batch), self.shape.traits.windows
         stream, tapped = embed(batch.ids, self.embedding, gains[0]), list[Tensor]()
         for index, layer in enumerate(self.layers):
             gain, kept = gains[index + 1], pool.layer(index)
-            stream = fused_layer(layer, self.shape, stream, self.turns[index], batch, slots, kept, gain, causal=True)
+            window, turns = windows[index] if windows else None, self.turns[index]
+            stream = fused_layer(layer, self.shape, stream, turns, batch, slots, kept, gain, causal=True, window=window)
             if index in taps:
                 tapped.append(stream.x)
         return add_norm(stream.x, None, self.norm, self.shape.norm_eps)[1], tapped

@@ -9,7 +9,7 @@ from dsbench.runtime.targets.rotary import Rope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The defaults are those of Llama. A layer runs on fused kernels only with defaults or with `ropes` alone."""
+    """The defaults are those of Llama."""
 
     qkv_bias: bool = False
     output_bias: bool = False
@@ -32,8 +32,8 @@ class Traits:
 
     @property
     def fusable(self) -> bool:
-        """Whether the fused layer computes this one: only its rotary tables may differ from Llama's."""
-        return not set(self.differing) - {"ropes", "turned", "score_scale", "packed"}
+        """Whether the fused layer computes this one: only rotary tables and windows may differ from Llama's."""
+        return not set(self.differing) - {"ropes", "turned", "score_scale", "packed", "windows"}
 
     @property
     def trainable(self) -> bool:

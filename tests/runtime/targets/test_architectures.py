@@ -6,6 +6,7 @@ import pytest
 import torch
 from published import NEW, TOKENS, change_config, greedy_text, loaded, prompt, run_logits, save_tiny, tiny_config
 
+from dsbench.runtime.targets import dense
 from dsbench.runtime.targets.config import read_config, shape_from_config
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -164,3 +165,23 @@ def test_a_context_past_the_original_one_is_not_offered_with_longrope(tmp_path):
     model_type, changes = CASES["phi3-longrope"]
     save_tiny(tmp_path, tiny_config(model_type, **changes))
     assert shape_from_config(read_config(tmp_path), "tiny").context == 128
+
+
+@pytest.mark.parametrize("case", ["llama3", "qwen3-layer-types", "mistral-window", "phi3-longrope", "smollm3"])
+def test_fused_layers_take_windows_and_rotary_embeddings_by_layer(tmp_path, case, monkeypatch):
+    """On a CPU the fused products run as plain torch; what they are given is the same."""
+    model_type, changes = CASES[case]
+    model = save_tiny(tmp_path, tiny_config(model_type, **changes))
+    text, target = prompt(96, 60), loaded(tmp_path)
+    assert target.shape.traits.fusable
+    monkeypatch.setattr(dense, "runs_fused", lambda *args, **kwargs: True)
+    monkeypatch.setattr(target, "_unfused", None)
+    made = run_logits(target, text, (TOKENS, 1, 5))
+    torch.testing.assert_close(made, wanted_logits(model, text), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["qwen2", "gemma2", "gemma3", "olmo2", "granite", "llama-biases"])
+def test_other_layers_are_not_fused(tmp_path, case):
+    model_type, changes = CASES[case]
+    save_tiny(tmp_path, tiny_config(model_type, **changes))
+    assert not loaded(tmp_path).shape.traits.fusable
