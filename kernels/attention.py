@@ -4,8 +4,9 @@ Shapes: q [M, H, E] packed rows; keys, values [P, K, B, E] (P pages of B tokens,
 pages [R, N] int32 page table; cu_rows [R+1] int32, rows of request r are cu_rows[r]:cu_rows[r+1];
 context [R] int32, tokens in the pages before the first row. The rows' own keys and values are already in the pages.
 Causal: row i of a request sees context + i + 1 tokens. Block: every row sees context + all of its request's rows.
-A window W >= 1 (Hugging Face's sliding_window) keeps the keys nearer than W to the row: the row itself and the W - 1
-before it; in a block also the W - 1 after it, like flash attention's symmetric window.
+A window W (Hugging Face's sliding_window) leaves of those the keys nearer than W to the row, W >= 1: the row itself
+and the W - 1 before it; of a block also the W - 1 after it, as flash attention's symmetric window.
+A cap C (Gemma 2's attn_logit_softcapping) turns a score s into C tanh(s / C) before the softmax.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def paged_attention_reference(
     *,
     causal: bool,
     window: int | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """[M, H, E] in q's dtype; softmax and sums in fp32. Pads rows and context per request, so it is slow."""
     m, heads, width = q.shape
@@ -75,6 +77,7 @@ def paged_attention_reference(
         mask = mask | ~real[..., None]  # padding must see something, or its softmax is NaN
     x = padded.view(requests, most, kv_heads, heads // kv_heads, width)
     scores = torch.einsum("rmkge,rkse->rkgms", x, k) * width**-0.5
+    scores = scores if cap is None else torch.tanh(scores / cap) * cap
     scores = scores.masked_fill(~mask[:, None, None], float("-inf"))
     out = torch.einsum("rkgms,rkse->rmkge", scores.softmax(dim=-1), v).reshape(requests, most, heads, width)
     return out[real].to(q.dtype)
@@ -90,6 +93,7 @@ def attention_cost(
     *,
     causal: bool,
     window: int | None = None,
+    cap: float | None = None,
 ) -> tuple[int, int]:
     """Least (bytes moved, flops): each request's visible keys and values once, q and the result; the two products."""
     behind = FAR if window is None else window
@@ -113,6 +117,7 @@ def paged_attention(
     *,
     causal: bool,
     window: int | None = None,
+    cap: float | None = None,
     most_rows: int | None = None,
 ) -> Tensor:
     """As the reference. A row's result depends on nothing but its own request; on CUDA a Triton kernel.
@@ -122,7 +127,9 @@ def paged_attention(
     if q.device.type == "cuda":
         from dsbench.kernels.attention_triton import paged_attention as attend
 
-        return attend(q, keys, values, pages, cu_rows, context, causal=causal, window=window, most_rows=most_rows)
+        return attend(
+            q, keys, values, pages, cu_rows, context, causal=causal, window=window, cap=cap, most_rows=most_rows
+        )
     behind = FAR if window is None else window
     out = torch.empty(q.shape, dtype=torch.float32)
     _attend(
@@ -135,6 +142,7 @@ def paged_attention(
         behind,
         1 if causal else behind,
         np.float32(q.shape[2] ** -0.5),
+        np.float32(cap or 0.0),
         out.numpy(),
     )
     return out.to(q.dtype)
@@ -151,9 +159,10 @@ def _attend(
     behind: int,
     ahead: int,
     scale: Any,
+    cap: Any,
     out: Any,
 ) -> None:
-    """fp32 only. The row at position s sees the written keys with s - behind < key < s + ahead.
+    """fp32 only. The row at position s sees the keys s - behind < key < s + ahead that are there. cap 0: no cap.
 
     One task per (request, key-value head): it computes the scores of all its rows, then reads the values. Pages that no
     row sees are skipped.
@@ -185,6 +194,9 @@ def _attend(
         for a in range(lanes):
             at = start + a // group
             low, high = max(0, at - behind + 1), min(total, at + ahead)
+            if cap > 0:
+                for t in range(low, high):
+                    scores[a, t] = cap * np.tanh(scores[a, t] / cap)
             mass[a] = _exponentials(scores[a], skipped * page, low, high)
         acc = np.zeros((lanes, width), np.float32)
         for p in range(skipped, (total + page - 1) // page):

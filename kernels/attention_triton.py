@@ -96,9 +96,11 @@ def _nothing(LANES: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
-def _with_keys(b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW: tl.constexpr):
+def _with_keys(b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW: tl.constexpr, CAP: tl.constexpr):
     """Top, mass and sum as in `_nothing`, of these keys too; a lane sees those from b_low to below b_high."""
     b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
+    if CAP > 0:  # of scores times log2(e), so CAP is too; tanh(x) = 1 - 2 / (1 + exp(2 x))
+        b_s = CAP * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.0 * 1.4426950408889634 / CAP))))
     sees = o_k[None, :] < b_high[:, None]
     if WINDOW:
         sees = sees & (o_k[None, :] >= b_low[:, None])
@@ -140,6 +142,7 @@ def _attend_kernel(
     LANES: tl.constexpr,
     KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
     SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -175,7 +178,9 @@ def _attend_kernel(
             there = ((o_k >= low) & (o_k < high))[:, None] & wide[None, :]
             b_k = tl.load(p_keys + o_kv, mask=there, other=0.0)
             b_v = tl.load(p_values + o_kv, mask=there, other=0.0)
-            b_top, b_mass, b_sum = _with_keys(b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW)
+            b_top, b_mass, b_sum = _with_keys(
+                b_top, b_mass, b_sum, b_q, b_k, b_v, o_k, b_low, b_high, scale, WINDOW, CAP
+            )
             if not SPLIT:  # noqa: SIM102  compiled or not, so a condition of its own
                 if (o + KEYS) % CHUNK == 0:
                     b_tops, b_masses, b_sums = _merged(b_tops, b_masses, b_sums, b_top, tl.max(b_mass, 1), b_sum)
@@ -245,6 +250,7 @@ def paged_attention(
     *,
     causal: bool,
     window: int | None = None,
+    cap: float | None = None,
     most_rows: int | None = None,
     chunk: int = CHUNK,
 ) -> Tensor:
@@ -310,6 +316,7 @@ def paged_attention(
         LANES=lanes,
         KEYS=min(chunk, KEYS if half else KEYS // 2),
         WINDOW=window is not None,
+        CAP=(cap or 0.0) * LOG2_E,
         SPLIT=split,
         num_warps=warps,
         num_stages=stages,

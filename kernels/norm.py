@@ -10,11 +10,15 @@ from torch.nn import functional as F
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * weight over the last axis; the mean square in fp32, the result in x's dtype (as Llama does)."""
+    """x / rms(x) * weight over the last axis; the mean square in fp32, the result in x's dtype (as Llama does).
+
+    An fp32 weight acts before the result is rounded (as Gemma does), one of x's dtype after it.
+    """
     if x.dtype == float32:
         return F.rms_norm(x, (x.shape[-1],), weight, eps)
     y = x.float()
-    return (y * (y.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype) * weight
+    y = y * (y.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (y * weight).to(x.dtype) if weight.dtype == float32 else y.to(x.dtype) * weight
 
 
 def add_norm_reference(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -28,14 +28,16 @@ def _add_norm_kernel(p_x, p_delta, p_gain, p_sum, p_out, eps, D: tl.constexpr, B
         tl.store(p_sum + o_x, b_x, mask=mine)
     b_y = b_x.to(tl.float32)
     b_y = b_y * tl.rsqrt(tl.sum(b_y * b_y, 0) / D + eps)
-    b_y = b_y.to(p_x.dtype.element_ty).to(tl.float32) * b_gain
+    if p_gain.dtype.element_ty != tl.float32:
+        b_y = b_y.to(p_x.dtype.element_ty).to(tl.float32)
+    b_y = b_y * b_gain
     tl.store(p_out + o_x, b_y.to(p_out.dtype.element_ty), mask=mine)
 
 
 def add_norm(x: Tensor, delta: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """As norm.add_norm_reference. Asks the device nothing."""
     (m, d), x = x.shape, x.contiguous()
-    assert gain.dtype == x.dtype and (delta is None or delta.dtype == x.dtype), "one dtype"
+    assert gain.dtype in (x.dtype, torch.float32) and (delta is None or delta.dtype == x.dtype), "dtypes"
     delta = None if delta is None else delta.contiguous()
     summed, out = x if delta is None else torch.empty_like(x), torch.empty_like(x)
     if m > 0:

@@ -6,6 +6,8 @@ Shapes: M rows, H heads, K key-value heads, E head width; cos, sin [positions, E
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,19 @@ def rotary_table(positions: int, width: int, theta: float, device: torch.device)
     inverse = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.outer(torch.arange(positions, dtype=torch.float64), inverse)
     return angles.cos().float().to(device), angles.sin().float().to(device)
+
+
+def scaled_rotary_table(
+    positions: int, frequencies: Sequence[float], scale: float, gain: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """cos and sin [positions, E/2] fp32 of pairs that turn by `frequencies` [E/2] a position.
+
+    `gain` multiplies all of them, `scale` those that turn at all.
+    """
+    inverse = torch.tensor(frequencies, dtype=torch.float64)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float64), inverse)
+    by = torch.where(inverse > 0, scale * gain, gain)
+    return (angles.cos() * by).float().to(device), (angles.sin() * by).float().to(device)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

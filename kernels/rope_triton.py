@@ -21,7 +21,10 @@ def _norm_halves(b_a, b_b, p_gain, o_e, eps, HALF: tl.constexpr, DTYPE: tl.const
     b_ga = tl.load(p_gain + o_e, mask=o_e < HALF, other=0.0).to(tl.float32)[None, :]
     b_gb = tl.load(p_gain + HALF + o_e, mask=o_e < HALF, other=0.0).to(tl.float32)[None, :]
     b_scale = tl.rsqrt((tl.sum(b_a * b_a, 1) + tl.sum(b_b * b_b, 1)) / (2 * HALF) + eps)[:, None]
-    b_a, b_b = (b_a * b_scale).to(DTYPE).to(tl.float32) * b_ga, (b_b * b_scale).to(DTYPE).to(tl.float32) * b_gb
+    b_a, b_b = b_a * b_scale, b_b * b_scale
+    if p_gain.dtype.element_ty != tl.float32:
+        b_a, b_b = b_a.to(DTYPE).to(tl.float32), b_b.to(DTYPE).to(tl.float32)
+    b_a, b_b = b_a * b_ga, b_b * b_gb
     return b_a.to(DTYPE).to(tl.float32), b_b.to(DTYPE).to(tl.float32)
 
 

@@ -1,4 +1,4 @@
-"""SwiGLU of a fused gate and up projection. Shapes: M rows, I width of the MLP."""
+"""SwiGLU of a fused gate and up projection, and its kin with another activation. Shapes: M rows, I width of the MLP."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
         return swiglu_triton.swiglu(gate_up)
     return swiglu_reference(gate_up)
+
+
+def gated(gate_up: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up [M, I] of [M, 2 I]; activation is "silu" or "gelu_tanh". No gradients."""
+    if activation == "silu":
+        return swiglu(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * up

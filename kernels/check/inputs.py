@@ -55,7 +55,7 @@ ROTATE_CASES = (  # rows, query heads, key-value heads, head width, tokens a pag
     (4, 13, 7, 6, 3, True, False),  # keys and values in two programs
     (3, 32, 8, 128, 16, True, True),
 )
-ATTENTION_CASES = (  # counts and context per request, query heads a group, key-value heads, head width, causal, window
+ATTENTION_CASES = (  # counts and context per request, query heads a group, kv heads, head width, causal, window[, cap]
     ((1,), (0,), 1, 1, 8, True, None),
     ((3, 1, 8), (0, 15, 63), 3, 3, 64, True, None),
     ((7, 7), (100, 1), 3, 1, 16, False, None),
@@ -66,6 +66,8 @@ ATTENTION_CASES = (  # counts and context per request, query heads a group, key-
     ((5, 2), (35, 36), 2, 1, 16, False, 5),  # the first key is the last, the first of a page
     ((40, 5, 1), (37, 3, 16), 2, 2, 20, True, 17),
     ((3, 6), (31, 4), 3, 1, 64, True, 500),
+    ((3, 6), (31, 4), 2, 2, 16, True, 9, 1.5),
+    ((7, 1), (20, 0), 1, 2, 8, True, None, 0.5),
 )
 
 
@@ -177,7 +179,7 @@ def truncate_inputs(generator: torch.Generator, case: tuple[int, int], *, odd: b
 @there
 def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: int = 16) -> Inputs:
     """Pages in random order; what lies past a request's rows, and the page of no request, are poisoned."""
-    counts, context, group, kv_heads, width, causal, window = case
+    (counts, context, group, kv_heads, width, causal, window), cap = case[:7], case[7] if len(case) > 7 else None
     rows, start = torch.tensor(counts), torch.tensor(context)
     length = rows + start
     need = -(-length // page)
@@ -201,6 +203,7 @@ def attention_inputs(generator: torch.Generator, case: tuple[Any, ...], page: in
         "context": start.int(),
         "causal": causal,
         "window": window,
+        "cap": cap,
     }
 
 

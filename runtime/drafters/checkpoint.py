@@ -21,7 +21,8 @@ from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.drafters.fields import MOST_BLOCK, MOST_LAYERS, Fields, check_fixed, layer_attention, rotary_base
 from dsbench.runtime.drafters.heads import KINDS, head_shapes, token_width
 from dsbench.runtime.drafters.tensors import IDS, check_contents, check_shapes, layer_names
-from dsbench.runtime.targets.shape import ModelShape, read_config
+from dsbench.runtime.targets.config import read_config
+from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.targets.weights import folder_digest, read_weights
 
 

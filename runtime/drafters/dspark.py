@@ -28,15 +28,15 @@ from dsbench.runtime.drafters.heads import token_table
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import DenseTarget, attend
+from dsbench.runtime.targets.base import Target
 from dsbench.runtime.targets.fused import fused_layer, runs_fused
-from dsbench.runtime.targets.layer import layer_weights
+from dsbench.runtime.targets.layer import attend, layer_weights
 
 
 class DSparkDrafter:
     """A block drafter beside the target whose embedding and head it borrows. `first_layer`: its first in the pool."""
 
-    def __init__(self, shape: DrafterShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
+    def __init__(self, shape: DrafterShape, weights: dict[str, Tensor], digest: str, target: Target) -> None:
         check_against_target(shape, target.shape, target.digest)
         self.shape, self.digest, self.block, self.taps = shape, digest, shape.block, shape.taps
         self.first_layer, self.exact = target.shape.layers, target.exact
@@ -66,8 +66,8 @@ class DSparkDrafter:
         self.events = event_head(weights, "confidence_events")
         self.events_free = event_head(weights, "confidence_free_events")
         self.has_token_free = self.confidence_free is not None or self.events_free is not None
-        positions = target.cos.shape[0]
-        self.cos, self.sin = rotary_table(positions, shape.layer.head_width, shape.layer.rope_theta, target.device)
+        layer = shape.layer
+        self.cos, self.sin = rotary_table(target.positions, layer.head_width, layer.rope_theta, target.device)
         await_weights(target.device)
 
     def pool_layers(self) -> tuple[tuple[int, int], ...]:

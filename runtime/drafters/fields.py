@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.runtime.targets.shape import rope_theta
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 NESTED = ("dspark_config", "dflash_config")
@@ -93,8 +92,10 @@ def rotary_base(fields: Fields) -> float:
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise fields.wrong("rope_parameters", "an object")
-    theta = Fields({**fields.flat, **rope}, fields.name, fields.kind).number("rope_theta")
-    return rope_theta({"rope_parameters": {**rope, "rope_theta": theta}}, fields.name)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise EnvironmentRefused(f"{fields.name}: rope_type {kind!r} is not supported", hint="only the default is")
+    return Fields({**fields.flat, **rope}, fields.name, fields.kind).number("rope_theta")
 
 
 def layer_attention(fields: Fields, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:

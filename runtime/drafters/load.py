@@ -9,11 +9,11 @@ from dsbench.runtime.drafters.checkpoint import read_drafter
 from dsbench.runtime.drafters.dspark import DSparkDrafter
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.mtp_checkpoint import is_mtp, read_mtp
-from dsbench.runtime.targets.dense import DenseTarget
-from dsbench.runtime.targets.shape import read_config
+from dsbench.runtime.targets.base import Target
+from dsbench.runtime.targets.config import read_config
 
 
-def load_drafter(folder: Path, target: DenseTarget) -> DSparkDrafter | MtpDrafter:
+def load_drafter(folder: Path, target: Target) -> DSparkDrafter | MtpDrafter:
     """The drafter of a checkpoint folder, on the target's device and in its dtype."""
     if not folder.is_dir():
         raise UsageError(f"drafter folder {folder} does not exist")

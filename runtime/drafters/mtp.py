@@ -25,9 +25,9 @@ from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, check_mtp_against_
 from dsbench.runtime.drafters.tensors import reduced_ids
 from dsbench.runtime.sampling import Sampling
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import MARGIN, DenseTarget, attend
+from dsbench.runtime.targets.base import MARGIN, Target
 from dsbench.runtime.targets.fused import fused_layer, runs_fused
-from dsbench.runtime.targets.layer import layer_weights
+from dsbench.runtime.targets.layer import attend, layer_weights
 
 
 class MtpDrafter:
@@ -39,7 +39,7 @@ class MtpDrafter:
 
     has_token_free = False  # but for the first depth
 
-    def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: DenseTarget) -> None:
+    def __init__(self, shape: MtpShape, weights: dict[str, Tensor], digest: str, target: Target) -> None:
         check_mtp_against_target(shape, target.shape, target.digest)
         self.shape, self.digest, self.block = shape, digest, shape.block
         self.taps: tuple[int, ...] = (target.shape.layers - 1,)

@@ -18,7 +18,8 @@ from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.checkpoint import check_sizes, check_trained_for, layer_shape
 from dsbench.runtime.drafters.fields import MOST_BLOCK, Fields, check_fixed
 from dsbench.runtime.drafters.tensors import IDS, check_contents, check_shapes, layer_names
-from dsbench.runtime.targets.shape import ModelShape, read_config
+from dsbench.runtime.targets.config import read_config
+from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.targets.weights import folder_digest, read_weights
 
 ARCHITECTURE, MODEL_TYPE = "DsbenchMTP", "mtp"

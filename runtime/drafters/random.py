@@ -9,16 +9,20 @@ from torch import Tensor
 
 from dsbench.runtime.drafters.checkpoint import DrafterShape, expected_shapes
 from dsbench.runtime.drafters.dspark import DSparkDrafter
-from dsbench.runtime.targets.dense import DenseTarget, random_weights
+from dsbench.runtime.targets.base import Target
+from dsbench.runtime.targets.dense import random_weights
+from dsbench.runtime.targets.traits import Traits
 
 LAYERS, RANK, BLOCK, TAPS = 5, 256, 7, 5  # of the released checkpoints
 
 
-def random_drafter(target: DenseTarget, seed: int = 0) -> DSparkDrafter:
+def random_drafter(target: Target, seed: int = 0) -> DSparkDrafter:
     """Five layers of the target's sizes, rank 256, gamma 7, taps spread from layer 1 to the last but two."""
     layers = target.shape.layers
     taps = tuple(sorted({round(1 + i * (layers - 4) / (TAPS - 1)) for i in range(TAPS)}))
-    layer = replace(target.shape, name="random drafter", layers=LAYERS, qk_norm=True, tied=False, vocab=1)
+    layer = replace(
+        target.shape, name="random drafter", layers=LAYERS, qk_norm=True, tied=False, vocab=1, traits=Traits()
+    )
     weights = random_weights(layer, target.device, target.dtype, seed)
     weights = {k.removeprefix("model."): w for k, w in weights.items() if k.startswith("model.layers.")}
     shape = DrafterShape(

@@ -20,11 +20,11 @@ from dsbench.runtime.policy.make import depths_of, make_policy
 from dsbench.runtime.policy.prices import Prices
 from dsbench.runtime.request import Request
 from dsbench.runtime.state import PoolShape, StatePool
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import Target
 from dsbench.runtime.watch.timing import Clock
 
 
-def make_models(target: DenseTarget, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:
+def make_models(target: Target, drafter: Drafter, config: EngineConfig, tokens: int, longest: int) -> Models:
     """Target and drafter over a pool of `tokens`, at most `longest` a request."""
     shape = target.shape
     layers = ((shape.kv_heads, shape.head_width),) * shape.layers + drafter.pool_layers()
@@ -87,7 +87,7 @@ def make_engine(
 
 
 def eager_engine(
-    target: DenseTarget,
+    target: Target,
     drafter: Drafter,
     arm: Arm,
     config: EngineConfig,

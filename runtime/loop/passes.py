@@ -30,7 +30,7 @@ from dsbench.runtime.loop.prompt_rows import PromptRows
 from dsbench.runtime.loop.slots import Slots
 from dsbench.runtime.sampling import Purpose, Sampling, coupled_choice, distribution, inverse_cdf, keyed_uniforms
 from dsbench.runtime.state import StatePool
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import Target
 
 Phase = Callable[[str], AbstractContextManager[None]]
 CERTAIN = 40.0  # a logit whose odds are one and none in fp32
@@ -44,7 +44,7 @@ def no_phase(name: str) -> AbstractContextManager[None]:
 class Models:
     """What runs, and on which state."""
 
-    target: DenseTarget
+    target: Target
     drafter: Drafter
     pool: StatePool
     rule: str

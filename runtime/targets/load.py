@@ -10,12 +10,15 @@ import torch
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.kernels.linear import rows_hold
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, catalogue, model_folder
+from dsbench.runtime.targets.config import read_config, shape_from_config, stop_ids
 from dsbench.runtime.targets.convert import convert_gguf
 from dsbench.runtime.targets.dense import DenseTarget, random_weights
-from dsbench.runtime.targets.shape import ModelShape, catalogue_shapes, read_config, shape_from_config
+from dsbench.runtime.targets.quantised import quantisation_of
+from dsbench.runtime.targets.shape import ModelShape, catalogue_shapes
 from dsbench.runtime.targets.tokenizer import ChatTokenizer
-from dsbench.runtime.targets.weights import folder_digest, read_weights
+from dsbench.runtime.targets.weights import folder_digest, read_target_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,7 @@ class LoadedTarget:
     """A target with what text needs. `tokenizer` is None and `random` True for shape targets."""
 
     name: str
-    model: DenseTarget
+    model: DecoderTarget
     tokenizer: ChatTokenizer | None
     eos: frozenset[int]
     random: bool
@@ -32,7 +35,7 @@ class LoadedTarget:
 def load_target(
     spec: str, *, home: Path, device: torch.device, dtype: torch.dtype, seed: int = 0, exact: bool = False
 ) -> LoadedTarget:
-    """`exact`: as DenseTarget's.
+    """`exact`: as Target.exact.
 
     Raises UsageError if `spec` names nothing, EnvironmentRefused if what it names cannot run here, or not exactly.
     """
@@ -41,11 +44,18 @@ def load_target(
     folder = target_folder(spec, home)
     config = read_config(folder)
     shape = shape_from_config(config, spec)
-    model = DenseTarget(shape, read_weights(folder, device, dtype), digest=folder_digest(folder), exact=exact)
+    stops = stop_ids(folder, config, shape.vocab)
+    weights = read_target_weights(folder, shape, quantisation_of(config, spec), device, dtype)
+    model = build_target(shape, weights, digest=folder_digest(folder), exact=exact)
     _refuse_inexact(model)
-    eos = config.get("eos_token_id")
-    stops = frozenset(eos if isinstance(eos, list) else [] if eos is None else [int(eos)])
     return LoadedTarget(name=spec, model=model, tokenizer=ChatTokenizer(folder), eos=stops, random=False)
+
+
+def build_target(
+    shape: ModelShape, weights: dict[str, torch.Tensor], *, digest: str, exact: bool = False
+) -> DecoderTarget:
+    """The target of that shape and weights by Hugging Face names. Raises UsageError naming a tensor that misfits."""
+    return DenseTarget(shape, weights, digest=digest, exact=exact)
 
 
 def target_folder(spec: str, home: Path) -> Path:
@@ -70,7 +80,7 @@ def target_folder(spec: str, home: Path) -> Path:
     )
 
 
-def _refuse_inexact(model: DenseTarget) -> None:
+def _refuse_inexact(model: DecoderTarget) -> None:
     """On a CPU the library's products decide; layers are alike in shape, so one stands for all."""
     layer = model.layers[0]
     tried = (layer.qkv, layer.output, layer.gate_up, layer.down, model.unembed)
@@ -95,7 +105,7 @@ def _random_target(spec: str, device: torch.device, dtype: torch.dtype, seed: in
             f"{spec} needs {need / 2**30:.1f} GiB for its weights, {have / 2**30:.1f} GiB are free on {device}"
         )
     weights = random_weights(shape, device, dtype, seed)
-    model = DenseTarget(shape, weights, digest=f"random-{name}-{seed}", exact=exact)
+    model = build_target(shape, weights, digest=f"random-{name}-{seed}", exact=exact)
     _refuse_inexact(model)
     return LoadedTarget(name=spec, model=model, tokenizer=None, eos=frozenset(), random=True)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.training.features import Features
 
 DECAY = 4.0  # depth k weighs exp(-k / DECAY)
@@ -53,7 +53,7 @@ class BatchMaker:
     def __init__(
         self,
         features: Features,
-        target: DenseTarget,
+        target: DecoderTarget,
         vocabulary: Tensor,
         *,
         width: int,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.errors import EnvironmentRefused
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.training.forward import padded_forward
 from dsbench.runtime.training.generate import Log
 from dsbench.runtime.training.memory import free_memory
@@ -40,7 +40,7 @@ class Features:
 
 
 @torch.inference_mode()
-def _fill(features: Features, target: DenseTarget, data: TokenData, taps: tuple[int, ...]) -> None:
+def _fill(features: Features, target: DecoderTarget, data: TokenData, taps: tuple[int, ...]) -> None:
     lengths, device = data.lengths, target.device
     order = np.argsort(lengths, kind="stable")
     first = 0
@@ -69,7 +69,7 @@ def _fill(features: Features, target: DenseTarget, data: TokenData, taps: tuple[
         first += count
 
 
-def make_features(target: DenseTarget, data: TokenData, taps: tuple[int, ...], log: Log) -> Features:
+def make_features(target: DecoderTarget, data: TokenData, taps: tuple[int, ...], log: Log) -> Features:
     """Runs the target over all of the data. Raises EnvironmentRefused if the cache would not fit on the device."""
     tokens, d, device = int(data.starts[-1]), target.shape.hidden, target.device
     final = target.shape.layers in taps

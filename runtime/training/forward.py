@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dsbench.kernels.norm import rms_norm
 from dsbench.kernels.rope import rotate
 from dsbench.kernels.swiglu import swiglu_reference
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.targets.layer import Layer
 from dsbench.runtime.targets.shape import ModelShape
 
@@ -64,7 +64,7 @@ def gated_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 
 def padded_forward(
-    target: DenseTarget,
+    target: DecoderTarget,
     ids: Tensor,
     taps: tuple[int, ...] = (),
     keep: Callable[[int, Tensor, Tensor], None] | None = None,

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsbench.kernels.rope import rotate
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.training.forward import masked_attention, norm, padded_forward, split_heads
 from dsbench.runtime.training.memory import free_memory
 
@@ -32,7 +32,7 @@ Log = Callable[[dict[str, Any]], None]
 
 @torch.inference_mode()
 def generate(
-    target: DenseTarget,
+    target: DecoderTarget,
     prompts: Sequence[Sequence[int]],
     temperatures: Sequence[float],
     *,
@@ -70,7 +70,7 @@ def generate(
     return answers
 
 
-def fitting_batch(target: DenseTarget, batch: int, width: int) -> int:
+def fitting_batch(target: DecoderTarget, batch: int, width: int) -> int:
     """`batch`, or the rows whose cache and logits fit into a SHARE of the device's free memory; at least one."""
     shape, size = target.shape, target.dtype.itemsize
     row = 2 * shape.layers * shape.kv_heads * shape.head_width * size * width + 16 * shape.vocab
@@ -81,7 +81,7 @@ def fitting_batch(target: DenseTarget, batch: int, width: int) -> int:
 class Decoder:
     """One wave of rows in a static cache. `start` fills it, `run` yields each row's answer once it is done."""
 
-    def __init__(self, target: DenseTarget, eos: frozenset[int], batch: int, width: int, limit: int) -> None:
+    def __init__(self, target: DecoderTarget, eos: frozenset[int], batch: int, width: int, limit: int) -> None:
         shape, device = target.shape, target.device
         self.target, self.batch, self.width, self.limit = target, batch, width, limit
         self.quantum = 512 if device.type == "cuda" else 1

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsbench.errors import UsageError
+from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.kernels.norm import rms_norm
 from dsbench.runtime.drafters.checkpoint import DrafterShape
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
+from dsbench.runtime.targets.traits import Traits
 from dsbench.runtime.training.chain import ChainModule
 from dsbench.runtime.training.features import Features
 from dsbench.runtime.training.forward import split_heads
@@ -27,15 +28,29 @@ W1_STD = 0.5
 GAIN_ROWS = 8192  # tokens that the query and key gains are measured on
 
 
-def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: int) -> DrafterShape:
-    """Raises UsageError where the options do not fit the target."""
+def refuse_layers(target: DecoderTarget) -> None:
+    """Raises EnvironmentRefused if training's own forward pass does not compute the target's layers."""
+    traits = target.shape.traits
+    if not traits.trainable:
+        raise EnvironmentRefused(
+            f"training for {target.shape.name} is not supported: its layers differ from Llama's"
+            f" ({', '.join(traits.differing)})",
+            hint="it runs as a target; train for a model of Llama's or Qwen3's layout",
+        )
+
+
+def drafter_shape_of(options: TrainOptions, target: DecoderTarget, draft_vocab: int) -> DrafterShape:
+    """Raises UsageError where the options do not fit the target, EnvironmentRefused for layers not known here."""
+    refuse_layers(target)
     layers = target.shape.layers
     if options.layers > layers:
         raise UsageError(f"layers must be <= {layers}, the target's, got {options.layers}")
     if options.kind != "mtp" and options.taps[-1] > layers:
         raise UsageError(f"taps must lie in 0..{layers} for this target, got {list(options.taps)}")
     return DrafterShape(
-        layer=replace(target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True),
+        layer=replace(
+            target.shape, name=options.kind, layers=options.layers, tied=False, qk_norm=True, traits=Traits()
+        ),
         block=options.block,
         taps=options.taps,
         head=options.head,
@@ -51,7 +66,7 @@ def drafter_shape_of(options: TrainOptions, target: DenseTarget, draft_vocab: in
 
 
 @torch.no_grad()
-def initialise(module: DrafterModule | ChainModule, target: DenseTarget, features: Features, seed: int) -> None:
+def initialise(module: DrafterModule | ChainModule, target: DecoderTarget, features: Features, seed: int) -> None:
     """Fills every parameter; needs features to measure the size of queries and keys."""
     shape, d = module.shape, target.shape.hidden
     generator = torch.Generator(device=target.device).manual_seed(seed)
@@ -96,7 +111,7 @@ def _initialise_head(module: DrafterModule, embedding: Tensor, noise: Callable[[
             projection.bias.zero_()
 
 
-def _copy_layer(layer: DraftLayer, target: DenseTarget, index: int, rows: Tensor) -> None:
+def _copy_layer(layer: DraftLayer, target: DecoderTarget, index: int, rows: Tensor) -> None:
     """Weights of a target layer; gains that the target lacks keep the mean size of its queries and keys on `rows`."""
     shape, source = target.shape, target.layers[index]
     q_rows, kv_rows = shape.heads * shape.head_width, shape.kv_heads * shape.head_width

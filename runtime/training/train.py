@@ -15,7 +15,7 @@ import torch
 
 from dsbench.errors import UsageError
 from dsbench.kernels.draft.loss import Shares
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.base import DecoderTarget
 from dsbench.runtime.targets.load import LoadedTarget
 from dsbench.runtime.training.batches import BatchMaker
 from dsbench.runtime.training.chain import ChainModule
@@ -24,7 +24,7 @@ from dsbench.runtime.training.evaluate import evaluate
 from dsbench.runtime.training.features import make_features
 from dsbench.runtime.training.fit import Diverged, fit
 from dsbench.runtime.training.generate import Log
-from dsbench.runtime.training.initial import drafter_shape_of, initialise
+from dsbench.runtime.training.initial import drafter_shape_of, initialise, refuse_layers
 from dsbench.runtime.training.keeper import Keeper, read_state
 from dsbench.runtime.training.module import DrafterModule
 from dsbench.runtime.training.options import TrainOptions
@@ -108,7 +108,11 @@ def make_data(
     openers: Sequence[str] = (),
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
-    """The data of a training alone, into `options.data_path`; returns its facts."""
+    """The data of a training alone, into `options.data_path`; returns what is said of it.
+
+    Raises EnvironmentRefused for a target whose layers training does not compute.
+    """
+    refuse_layers(target.model)
     ranks = ranks or Ranks()
     return obtain_data(options, target, prompts, openers, log if ranks.first else _silent, ranks).meta
 
@@ -132,7 +136,7 @@ def _key(options: TrainOptions, data: TokenData, ranks: Ranks) -> str:
 
 def prepare(
     options: TrainOptions,
-    model: DenseTarget,
+    model: DecoderTarget,
     data: TokenData,
     eos: frozenset[int],
     log: Log,

@@ -26,7 +26,7 @@ ATTENTION = {
     "WIDTH": 64,
     "PADDED": 64,
 }
-TILED = {"ROWS": 5, "PAGE": 64, "LANES": 16, "KEYS": 64, "WINDOW": False, "SPLIT": True}
+TILED = {"ROWS": 5, "PAGE": 64, "LANES": 16, "KEYS": 64, "WINDOW": False, "CAP": 0.0, "SPLIT": True}
 WIDE = {"p_squares": "fp32", "p_made": "fp32", "p_cos": "fp32", "p_sin": "fp32", "p_tops": "fp32", "p_sums": "fp32"}
 WIDE |= dict.fromkeys(("p_position", "p_cache_index", "p_ids"), "i64") | dict.fromkeys(("p_pages", "p_cu_rows"), "i32")
 WIDE |= {"p_context": "i32"}

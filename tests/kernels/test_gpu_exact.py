@@ -8,7 +8,7 @@ from tiny import tiny_shape, tiny_target_weights
 
 from dsbench.kernels.linear import Projection, rows_hold
 from dsbench.runtime.loop.tiers import Tiers
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.load import build_target
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SIZES = [  # inner, outputs
@@ -92,6 +92,6 @@ def test_one_compilation_serves_all_row_counts():
 
 def test_an_exact_target_projects_exactly_and_its_head_too():
     weights = {name: w.cuda().bfloat16() for name, w in tiny_target_weights().items()}
-    target = DenseTarget(tiny_shape(), weights, digest="tiny", exact=True)
+    target = build_target(tiny_shape(), weights, digest="tiny", exact=True)
     layer = target.layers[0]
     assert all(p.exact and rows_hold(p) for p in (layer.qkv, layer.output, layer.gate_up, layer.down, target.unembed))

@@ -16,8 +16,9 @@ from dsbench.kernels.linear import Projection
 from dsbench.runtime.batch import pack_rows
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets import dense
-from dsbench.runtime.targets.dense import DenseTarget, random_weights
+from dsbench.runtime.targets.dense import random_weights
 from dsbench.runtime.targets.fused import fused_layer
+from dsbench.runtime.targets.load import build_target
 from dsbench.runtime.targets.shape import catalogue_shapes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -94,7 +95,7 @@ SHAPES = {
 
 def pass_over(shape, dtype, counts):
     """The batch of a pass over a pool with some context, and the pass: its logits and taps."""
-    target = DenseTarget(shape, weights_of(shape, dtype), digest="")
+    target = build_target(shape, weights_of(shape, dtype), digest="")
     layers = ((shape.kv_heads, shape.head_width),) * shape.layers
     requests, table = len(counts), 8
     pool = StatePool(

@@ -85,10 +85,10 @@ def model(tmp_path: Path) -> Path:
 
 def write_drafter(folder: Path, **changes: object) -> Path:
     """The tiny drafter's checkpoint; `changes` to its config."""
-    from dsbench.runtime.targets.dense import DenseTarget
+    from dsbench.runtime.targets.load import build_target
 
     shape = tiny_shape()
-    target = DenseTarget(shape, random_weights(shape, torch.device("cpu"), torch.float32, 0), digest="x")
+    target = build_target(shape, random_weights(shape, torch.device("cpu"), torch.float32, 0), digest="x")
     drafter = tiny_drafter(target)
     folder.mkdir()
     weights = {

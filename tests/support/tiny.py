@@ -15,7 +15,9 @@ from dsbench.runtime.drafters.events import event_shapes
 from dsbench.runtime.drafters.heads import token_width
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.mtp_checkpoint import MtpShape, expected_mtp_shapes
-from dsbench.runtime.targets.dense import DenseTarget, random_weights
+from dsbench.runtime.targets.base import Target
+from dsbench.runtime.targets.dense import random_weights
+from dsbench.runtime.targets.load import build_target
 from dsbench.runtime.targets.shape import ModelShape
 
 
@@ -37,10 +39,10 @@ def tiny_shape(*, layers: int = 4, qk_norm: bool = False) -> ModelShape:
     )
 
 
-def tiny_target(device: torch.device | None = None, seed: int = 0) -> DenseTarget:
+def tiny_target(device: torch.device | None = None, seed: int = 0) -> Target:
     """Weights drawn on the CPU, so that every device gets the same ones; larger than usual, so that logits differ."""
     weights = tiny_target_weights(seed)
-    return DenseTarget(tiny_shape(), {k: w.to(device or "cpu") for k, w in weights.items()}, digest=f"tiny-{seed}")
+    return build_target(tiny_shape(), {k: w.to(device or "cpu") for k, w in weights.items()}, digest=f"tiny-{seed}")
 
 
 def tiny_target_weights(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -49,7 +51,7 @@ def tiny_target_weights(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def tiny_drafter(
-    target: DenseTarget, *, block: int = 4, head: str = "vanilla", vocab: int = 64, events: bool = False
+    target: Target, *, block: int = 4, head: str = "vanilla", vocab: int = 64, events: bool = False
 ) -> DSparkDrafter:
     """`events`: with a confidence head per event, drawn after the other weights, which stay as they are."""
     shape = DrafterShape(
@@ -105,7 +107,7 @@ def tiny_mtp_shape(*, block: int = 3, vocab: int = 64, target_digest: str | None
     )
 
 
-def tiny_mtp(target: DenseTarget, *, block: int = 3, vocab: int = 64) -> MtpDrafter:
+def tiny_mtp(target: Target, *, block: int = 3, vocab: int = 64) -> MtpDrafter:
     shape = tiny_mtp_shape(block=block, vocab=vocab)
     return MtpDrafter(shape, {k: w.to(target.device) for k, w in tiny_mtp_weights(shape).items()}, "tiny-mtp", target)
 

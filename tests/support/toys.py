@@ -50,7 +50,7 @@ def read_ids(pool) -> list[list[int]]:
 
 
 class ToyTarget:
-    """The `forward` of a DenseTarget, with `toy_logits` of the prefix it reads from the pages."""
+    """The `forward` of a Target, with `toy_logits` of the prefix it reads from the pages."""
 
     def __init__(self, vocab: int, salt: int = 1) -> None:
         self.shape, self.vocab, self.salt = toy_shape(vocab), vocab, salt

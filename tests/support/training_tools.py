@@ -10,7 +10,9 @@ import torch
 
 from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.state import PoolShape, StatePool
-from dsbench.runtime.targets.dense import DenseTarget, random_weights
+from dsbench.runtime.targets.base import DecoderTarget
+from dsbench.runtime.targets.dense import random_weights
+from dsbench.runtime.targets.load import build_target
 from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.training.data import Job, assemble
 from dsbench.runtime.training.options import TrainOptions
@@ -62,9 +64,9 @@ def quiet(record: dict[str, object]) -> None:
 
 
 @cache
-def toy_target() -> DenseTarget:
+def toy_target() -> DecoderTarget:
     weights = random_weights(SHAPE, CPU, torch.float32, seed=1)
-    return DenseTarget(SHAPE, {k: w * 6 if w.ndim == 2 else w for k, w in weights.items()}, digest="toy-digest")
+    return build_target(SHAPE, {k: w * 6 if w.ndim == 2 else w for k, w in weights.items()}, digest="toy-digest")
 
 
 def random_data(sequences: int, seed: int = 0) -> TokenData:

@@ -217,6 +217,7 @@ def test_groups_of_requests_may_be_large(monkeypatch):
         ((70,), (5,), 5, 1, 20, True, None),  # more tiles than one
         ((3, 0, 9, 0), (4, 8, 50, 0), 7, 1, 24, True, 11),
         ((2,), (65,), 40, 1, 16, False, None),  # a group wider than a tile of whole rows
+        ((3, 6), (40, 4), 2, 2, 16, True, 9, 1.5),
     ],
     ids=str,
 )
@@ -246,6 +247,7 @@ CHUNKED = [
     ((4, 2), (101, 30), 2, 1, 8, False, None),
     ((4, 3), (101, 29), 4, 1, 8, False, 33),
     ((40,), (27,), 2, 1, 8, True, None),  # tiles that see one chunk, and more
+    ((8, 1), (60, 100), 2, 1, 8, True, None, 0.7),
 ]
 
 
@@ -308,10 +310,12 @@ def close_in_half_precision(made, wanted):
     assert (made != wanted).float().mean() < 0.01
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["", "wide gains"])
 @pytest.mark.parametrize("case", [(6, 576, True), (3, 576, False), (2, 4096, True)], ids=str)
-def test_norm_in_half_precision_rounds_as_plain_torch_and_knows_no_other_row(case):
+def test_norm_in_half_precision_rounds_as_plain_torch_and_knows_no_other_row(case, wide):
     op = OPS["add_norm"]
     inputs = halved(op.make_inputs(torch.Generator().manual_seed(2), case))
+    inputs["gain"] = inputs["gain"].float() * 1.001 if wide else inputs["gain"]
     made = op.cuda(**inputs)
     close_in_half_precision(made, op.reference(**inputs))
     assert torch.equal(OPS["add_norm sum"].cuda(**inputs), OPS["add_norm sum"].reference(**inputs))

@@ -12,7 +12,7 @@ from dsbench.kernels.linear import Projection, rows_hold
 from dsbench.runtime.batch import Batch, ragged_positions
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.runtime.targets import load
-from dsbench.runtime.targets.dense import DenseTarget
+from dsbench.runtime.targets.load import build_target
 from dsbench.settings import RunConfig
 
 
@@ -22,7 +22,7 @@ def projections(layer):
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_target_tells_its_projections_and_drafters_stay_fast(exact):
-    target = DenseTarget(tiny_shape(), tiny_target_weights(), digest="tiny", exact=exact)
+    target = build_target(tiny_shape(), tiny_target_weights(), digest="tiny", exact=exact)
     assert all(p.exact == exact for layer in target.layers for p in projections(layer))
     assert target.unembed.exact == exact and target.layers[0].qkv.rows(3).exact == exact
     drafter, chain = tiny_drafter(target), tiny_mtp(target)
@@ -67,7 +67,7 @@ def test_a_cpu_that_does_not_keep_the_bits_is_refused_in_one_line(monkeypatch):
 
 def test_logits_of_a_row_do_not_depend_on_the_chunks_it_came_in():
     """A text in one pass, in single rows, and in pieces beside another text."""
-    target = DenseTarget(tiny_shape(), tiny_target_weights(), digest="tiny", exact=True)
+    target = build_target(tiny_shape(), tiny_target_weights(), digest="tiny", exact=True)
     if not all(map(rows_hold, (*projections(target.layers[0]), target.unembed))):
         pytest.skip("this CPU's products change with the number of rows")
     ids = torch.randint(0, 64, (2, 30), generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,8 @@ from training_tools import EOS, OPTIONS, SHAPE, quiet, random_data
 
 from dsbench.kernels.draft import loss_triton as draft_loss_triton
 from dsbench.kernels.draft.loss import Shares
-from dsbench.runtime.targets.dense import DenseTarget, random_weights
+from dsbench.runtime.targets.dense import random_weights
+from dsbench.runtime.targets.load import build_target
 from dsbench.runtime.training.batches import Goals
 from dsbench.runtime.training.fit import Stepper, Sums
 from dsbench.runtime.training.forward import masked_attention
@@ -77,7 +78,7 @@ def test_the_loss_takes_a_fraction_of_the_memory_of_plain_autograd():
 def test_steps_replayed_from_a_graph_train_and_are_logged_as_plain_steps():
     weights = random_weights(SHAPE, torch.device("cpu"), torch.float32, seed=1)
     weights = {k: (w * 6 if w.ndim == 2 else w).to(CUDA) for k, w in weights.items()}
-    target = DenseTarget(SHAPE, weights, digest="toy-digest")
+    target = build_target(SHAPE, weights, digest="toy-digest")
     options, records = replace(OPTIONS, anchors=8), []
     for graph in (False, True):
         setting = prepare(options, target, random_data(40), EOS, quiet)

@@ -14,7 +14,6 @@ from scipy.stats import chisquare
 from training_tools import CPU, EOS, OPTIONS, SHAPE, VOCAB, pool_of, quiet, random_data, run_rows, toy_target
 
 from dsbench.errors import EnvironmentRefused, UsageError
-from dsbench.runtime.targets.dense import DenseTarget
 from dsbench.runtime.training import memory
 from dsbench.runtime.training.data import OPENED, draft_vocabulary, obtain_data, own_prompts, plan_jobs, repetition
 from dsbench.runtime.training.features import make_features
@@ -143,8 +142,8 @@ def test_data_is_generated_once_and_then_read_from_its_file(tmp_path, monkeypatc
     back = obtain_data(options, writing, [], [], log.append, Ranks())
     assert all(np.array_equal(getattr(made, f), getattr(back, f)) for f in FIELDS) and "read" in log[-1]
     assert [p.name for p in options.data_path.parent.iterdir()] == ["d.npz"]
-    other = DenseTarget.__new__(DenseTarget)
-    other.digest, other.shape = "another", toy_target().shape
+    other = toy_target()
+    other.digest = "another"
     with pytest.raises(EnvironmentRefused, match="toy-digest"):
         obtain_data(options, replace(writing, model=other), [], [], quiet, Ranks())
     with pytest.raises(UsageError, match="no tokenizer"):
