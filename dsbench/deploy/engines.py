@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from dsbench.deploy.deployment import Deployment
 from dsbench.profiles.cost import CostTable
@@ -59,7 +60,8 @@ class Engines:
         planner = self._planner(arm, drafter, config, table)
         models = self._models(drafter, config, queue, batch)
         tokenizer = deployment.target.tokenizer
-        decode = tokenizer.decode if tokenizer else None
+        stops = sorted({stop for r in queue for stop in r.sampling.stop})
+        decode = partial(tokenizer.decode, stops=stops) if tokenizer else None
         if overlapped:
             steady = self._steady(models, arm, config, queue)
             key = (id(table), steady.depths, config.draft, arm.weight)

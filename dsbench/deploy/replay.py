@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.calibration import EventKey
+from dsbench.ranges import MIX
 from dsbench.results.acceptance_trace import HINT, Trace, TraceRow, load_trace
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX
 from dsbench.settings import RunConfig
-from dsbench.workloads.workload import MIX, Prompt, Workload, digest_of, mix
+from dsbench.workloads.workload import Prompt, Workload, digest_of, mix
 
 if TYPE_CHECKING:
     from dsbench.deploy.deployment import Deployment

@@ -49,6 +49,8 @@ class Cell:
     batch: int
     workload: str
     prompts: str = ""  # digest of the workload's prompts
+    template: str = ""  # digest of the chat template with its arguments, "" where no text is encoded
+    tokenizer: str = ""  # digest
     accept: str
     temperature: float
     top_k: int

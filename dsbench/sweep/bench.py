@@ -65,6 +65,7 @@ class EngineBench:
 
     def describe(self) -> Setting:
         deployment, plan, table = self.deployment, self.plan, self.table
+        tokenizer = None if plan.trace is not None else deployment.target.tokenizer
         return Setting(
             contract=deployment.contract,
             contracts={arm.name: deployment.contract_of(arm) for arm in plan.arms},
@@ -76,6 +77,8 @@ class EngineBench:
             calibrated=deployment.calibrations is not None if plan.trace is None else plan.trace.calibrated,
             calibration=digest_of(deployment.calibrations),
             cost=digest_of(table),
+            template="" if tokenizer is None else tokenizer.template.digest,
+            tokenizer="" if tokenizer is None else tokenizer.digest,
             provenance={} if table is None else table.provenance,
         )
 

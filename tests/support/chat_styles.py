@@ -23,7 +23,11 @@ THINKING = """{%- set ns = namespace(last=-1) %}
 {%- for message in messages %}{%- if message.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}
 {%- if tools %}{{- raise_exception('no tools here') }}{%- endif %}
 {%- for message in messages %}
-    {%- if message.content is string %}{%- set content = message.content %}{%- else %}{%- set content = '' %}{%- endif %}
+    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
     {%- if message.role == 'assistant' %}
         {%- if '</think>' in content %}{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{%- endif %}
         {{- '<|im_start|>assistant\\n' }}
@@ -55,7 +59,8 @@ HEADERS = """{{- bos_token }}
 {%- endif %}
 {{- 'Today Date: ' + date_string + '\\n\\n' + system + '<|eot_id|>' }}
 {%- for message in messages %}
-    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}
+    {%- set head = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}
+    {{- head + message['content'] | trim + '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
@@ -85,7 +90,8 @@ INSTRUCTIONS = """{%- if messages[0]['role'] == 'system' %}
 {%- endfor %}
 """
 
-TURNS = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
+TURNS = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
+{{ raise_exception('System role not supported') }}{% endif %}
 {% for message in messages %}
 {% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}
 {{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}
@@ -157,7 +163,11 @@ def write_chat_model(folder: Path, template: object, **extra: object) -> Path:
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROLS])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>", "<b>", "\n\n")])
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>"}, "tokenizer_class": "PreTrainedTokenizerFast"}
+    config = {
+        "bos_token": "<s>",
+        "eos_token": {"__type": "AddedToken", "content": "</s>"},
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     config |= {} if template is None else {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config | extra), encoding="utf-8")
     return folder
