@@ -105,7 +105,7 @@ class ChatTokenizer:
                 token["content"] = _alias(token["content"], mark)
         renamed = _parsed(json.dumps(body))
         aliases = {text: renamed.token_to_id(_alias(text, mark)) for text in self._controls}
-        return renamed, {i: self._controls[text] for text, i in aliases.items()}
+        return renamed, {i: self._controls[text] for text, i in aliases.items() if i is not None}
 
     @cached_property
     def _controls(self) -> dict[str, int]:
