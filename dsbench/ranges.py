@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dsbench.errors import UsageError
 
 RANGED = ("static", "mtp")  # modes that take a number
+MIX = "mix:"  # begins a mix of workloads
 MOST = 1_000_000  # of anything that a range counts
 GRAMMAR = "e.g. 1,2,4  1:8  16:64:8  1:256:x2"
 CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
@@ -69,13 +72,35 @@ def _number(text: str, whole: str, what: str) -> int:
 
 
 def split_workloads(text: str) -> list[str]:
-    """`math,mix:chat=1,poetry=1` -> ["math", "mix:chat=1,poetry=1"]: commas belong to a mix while parts hold `=`."""
+    """`math,mix:chat=1,poetry=1` -> ["math", "mix:chat=1,poetry=1"]: commas belong to a mix while parts hold `=`.
+
+    A comma in the name of a file that exists belongs to the name.
+    """
     names: list[str] = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        if names and names[-1].startswith("mix:") and "=" in part and not part.startswith("mix:"):
+    for part in filter(None, split_files(text)):
+        if names and names[-1].startswith(MIX) and "=" in part and not part.startswith(MIX):
             names[-1] += "," + part
         else:
             names.append(part)
     if not names:
         raise UsageError("no workload given", hint="e.g. --workload math,chat,poetry")
     return names
+
+
+def split_files(text: str) -> list[str]:
+    """Parts between commas, blanks around them left out; the longest that names a file is one part."""
+    pieces = text.split(",")
+    found: list[str] = []
+    while pieces:
+        joined = [",".join(pieces[:n]).strip() for n in range(len(pieces), 1, -1)]
+        part = next((name for name in joined if _is_file(name)), pieces[0].strip())
+        del pieces[: part.count(",") + 1]
+        found.append(part)
+    return found
+
+
+def _is_file(part: str) -> bool:
+    """Of a part as it is, or of a mix's member with its weight."""
+    member = part.removeprefix(MIX)
+    names = (part, member, member.rpartition("=")[0])
+    return any(name.lower().endswith(".jsonl") and Path(name).expanduser().is_file() for name in names)

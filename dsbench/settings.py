@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,10 +15,13 @@ from typing import Any, get_type_hints
 from dsbench.errors import UsageError
 
 FILE = "dsbench.toml"
+PATHS = ("target", "drafter", "mtp_drafter", "trace", "arrivals", "cost", "calibration", "out")
+LISTS = ("workload", "input_len", "output_len")  # hold paths among other things, whose readers replace `~`
 PREFIX = "DSBENCH_"
 MOST = 1_000_000  # of requests and repeats
 MOST_THREADS = 4096
 MOST_LAG = 64
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 SEEDS = 1 << 32  # what is derived from a seed, by a rank or a step, still fits every generator
 
 
@@ -35,6 +40,8 @@ class RunConfig:
     mode: str = "none,static,compact,cap-accept"
     batch: str = ""  # range of batch sizes; "" = 1:16:x2 on a CPU, 1:256:x2 on a GPU
     workload: str = "math,chat,poetry"
+    template_arg: str = ""  # name=value,... for the chat template, e.g. enable_thinking=false
+    parse_special: bool = False  # control tokens in a prompt's text are control tokens, not text
     accept: str = "coupled"
     temperature: float = 1.0
     top_k: int = 0
@@ -123,7 +130,23 @@ def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[Ru
             values[name], sources[name] = _typed(file[name], types[name], f"{FILE}: {name}"), FILE
         else:
             sources[name] = "default"
+    for name in {*PATHS, *LISTS} & values.keys():
+        values[name] = expanded(values[name], sources[name], home=name in PATHS)
     return RunConfig(**values), sources
+
+
+def expanded(text: str, source: str, *, home: bool = True) -> str:
+    """The text with `$VARIABLE`, and `~` where `home`, replaced as a shell would have; a file's own name stands.
+
+    Raises UsageError for a variable that is not set.
+    """
+    if Path(text).exists():
+        return text
+    full = os.path.expandvars(os.path.expanduser(text) if home else text)
+    unset = re.search(r"\$(\w+|\{\w+\})", full)
+    if unset:
+        raise UsageError(f"{source}: {text!r} names the variable {unset[0]}, which is not set")
+    return full
 
 
 def _variables() -> set[str]:
@@ -135,7 +158,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+        body = {k.replace("-", "_"): v for k, v in tomllib.loads(path.read_text(encoding="utf-8-sig")).items()}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UsageError(f"{path} cannot be read: {problem}") from None
     unknown = sorted(set(body) - {f.name for f in fields(RunConfig)})
@@ -145,13 +168,31 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _typed(value: Any, kind: type, where: str) -> Any:
-    if isinstance(value, kind) and not isinstance(value, bool):
+    """A value of the file or the environment as `kind`; numbers, lists and tables in the words that a flag takes."""
+    if kind is bool and isinstance(value, str) and value.lower() in SWITCH:
+        return SWITCH[value.lower()]
+    if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
         return value
-    if kind is float and isinstance(value, int):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, str):
+    words = _words(value) if kind is str else value if isinstance(value, str) and kind is not bool else None
+    if words is not None:
         try:
-            return kind(value)
+            return kind(words)
         except ValueError:
             pass
     raise UsageError(f"{where} must be of type {kind.__name__}, got {value!r}")
+
+
+def _words(value: Any) -> str | None:
+    """None for what no flag can say."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value) if isinstance(value, int) else f"{value:.12g}"
+    if isinstance(value, list):
+        parts = [_words(one) for one in value]
+        return None if None in parts else ",".join(map(str, parts))
+    if isinstance(value, dict):
+        return ",".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in value.items())
+    return None

@@ -46,15 +46,18 @@ class Arrivals:
         return found
 
 
-def parse_arrivals(rates: str, *, burstiness: str, file: str) -> tuple[tuple[Arrivals | None, ...], Recorded | None]:
+def parse_arrivals(
+    rates: str, *, burstiness: str, file: str, used: int = 0
+) -> tuple[tuple[Arrivals | None, ...], Recorded | None]:
     """The loads that are named, None for the closed loop; and the recorded file, if one is given.
 
-    rates: "2,4,closed", "" for the closed loop alone or, with a file, for its own rate. UsageError for what is no rate
-    or no file.
+    rates: "2,4,closed", "" for the closed loop alone or, with a file, for its own rate. `used`: of a file's arrivals,
+    how many a run takes (0: all); its rate is theirs, since what comes after is never offered. UsageError for what is
+    no rate or no file.
     """
     shape = _burstiness(burstiness)
     recorded = read_recorded(Path(file).expanduser()) if file else None
-    own = None if recorded is None else _recorded_load(file, recorded)
+    own = None if recorded is None else _recorded_load(file, recorded, used)
     if own is not None and shape != 1:
         raise UsageError("recorded arrivals have a burstiness of their own", hint="leave --burstiness out")
     if not rates.strip():
@@ -74,14 +77,16 @@ def parse_arrivals(rates: str, *, burstiness: str, file: str) -> tuple[tuple[Arr
     return tuple(dict.fromkeys(loads)), recorded
 
 
-def _recorded_load(file: str, recorded: Recorded) -> Arrivals:
+def _recorded_load(file: str, recorded: Recorded, used: int) -> Arrivals:
     times: Sequence[float] = recorded.seconds or ()
     if not times:
         raise UsageError(f"{file}: no arrival times in it", hint="it needs a column `seconds`")
-    if times[-1] == 0:
-        raise UsageError(f"{file}: all requests arrive at once, so it has no rate", hint="give later ones a later time")
+    offered = times[: used or len(times)]
+    if offered[-1] == 0:
+        which = "all requests arrive" if len(offered) == len(times) else f"its first {len(offered)} requests arrive"
+        raise UsageError(f"{file}: {which} at once, so it has no rate", hint="give later ones a later time")
     name = f"{recorded.name} ({recorded.digest})"
-    return Arrivals(name=name, rate=(len(times) - 1) / times[-1], recorded=tuple(times))
+    return Arrivals(name=name, rate=(len(offered) - 1) / offered[-1], recorded=tuple(times))
 
 
 def _burstiness(text: str) -> float:

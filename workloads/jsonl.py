@@ -12,7 +12,8 @@ from pathlib import Path
 from dsbench.errors import UsageError
 from dsbench.workloads.lines import numbered_lines, read_text
 
-Messages = tuple[tuple[str, str], ...]  # (role, content) pairs
+Content = str | tuple[str, ...]  # a text, or the texts of its parts
+Messages = tuple[tuple[str, Content], ...]  # (role, content) pairs
 SHAPES = "each line is an object with `prompt`, `question`, `turns`, `conversations` or `messages`"
 ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
 
@@ -67,9 +68,11 @@ def _user(content: object, field: str) -> Messages:
     return (("user", _text(content, field)),)
 
 
-def _text(content: object, field: str) -> str:
+def _text(content: object, field: str) -> Content:
     if isinstance(content, list) and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
-        content = "".join(str(part.get("text", "")) for part in content)
+        parts = tuple(str(part.get("text", "")) for part in content)
+        whole = _text("".join(parts), field)
+        return parts if len(parts) > 1 else whole
     if not isinstance(content, str):
         raise _BadRow(f"`{field}` must hold text, not {type(content).__name__}")
     if any("\ud800" <= c <= "\udfff" for c in content):

@@ -67,7 +67,7 @@ def parse_lengths(text: str, part: Part) -> Lengths | None:
     text = text.strip()
     if not text:
         return None
-    if text.endswith(FILES):
+    if text.lower().endswith(FILES):
         path = Path(text).expanduser()
         recorded = read_recorded(path)
         values = recorded.prompt_tokens if part == "prompt" else recorded.output_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,3 +25,8 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     Not splitlines: texts contain U+2028 and its like, which JSON allows inside a string.
     """
     return ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+
+
+def file_text(name: str) -> str:
+    """A file's name as text: bytes of it that are no UTF-8 read \\xff."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dsbench.errors import UsageError
-from dsbench.workloads.lines import numbered_lines, read_text
+from dsbench.workloads.lines import file_text, numbered_lines, read_text
 
 COLUMNS = "a column `seconds`, and `prompt_tokens` and `output_tokens` where they are known"
 FILES = (".csv", ".jsonl")
@@ -59,7 +60,7 @@ def read_recorded(path: Path) -> Recorded:
         keys = ", ".join(map(str, list(rows[0][1])[:6])) or "none"
         raise UsageError(f"{path}: no column of it is known (it has: {keys})", hint=COLUMNS)
     return Recorded(
-        name=path.name,
+        name=file_text(path.name),
         seconds=None if seconds is None else tuple(s - seconds[0] for s in seconds),
         prompt_tokens=None if prompt is None else tuple(map(int, prompt)),
         output_tokens=None if output is None else tuple(map(int, output)),
@@ -68,14 +69,15 @@ def read_recorded(path: Path) -> Recorded:
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Line numbers and rows; blank lines are passed over."""
-    if path.suffix not in FILES:
+    kind = path.suffix.lower()
+    if kind not in FILES:
         raise UsageError(f"{path}: recorded traffic is a .csv or a .jsonl file", hint=COLUMNS)
     text = read_text(path, ".csv or .jsonl")
-    if path.suffix == ".csv":
-        reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    if kind == ".csv":
+        reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
         try:
             for row in reader:
-                yield reader.line_num, {str(k).strip(): v for k, v in row.items()}
+                yield reader.line_num, {str(k).strip().lower(): v for k, v in row.items()}
         except csv.Error as problem:
             raise UsageError(f"{path}:{reader.line_num}: not CSV ({problem})", hint=COLUMNS) from None
         return

@@ -17,8 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dsbench.errors import UsageError
+from dsbench.ranges import MIX, split_files
 from dsbench.workloads import prompts_chat, prompts_code, prompts_longtext, prompts_math, prompts_poetry
 from dsbench.workloads.jsonl import Messages, read_messages
+from dsbench.workloads.lines import file_text
 from dsbench.workloads.pull import REAL_SETS, is_pulled, pulled_path
 from dsbench.workloads.rng import shuffled
 
@@ -31,7 +33,6 @@ BUILT_IN: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
         "longtext": prompts_longtext.prompts,
     }
 )
-MIX = "mix:"
 MIX_HINT = "a mix is mix:NAME=WEIGHT,NAME=WEIGHT with weights above zero, for example mix:math=2,chat=1"
 
 
@@ -93,11 +94,18 @@ def load_workload(spec: str, *, seed: int, home: Path) -> Workload:
             raise UsageError(f"workload {spec} {state}", hint=f"run `dsbench workloads pull {spec}`")
         prompts = _from_file(path, spec)
         return _ordered(spec, prompts, seed, source=real.source, licence=real.licence)
-    if spec.endswith(".jsonl"):
+    if is_file(spec):
         path = Path(spec).expanduser()
-        prompts = _from_file(path, path.stem)
-        return _ordered(path.stem, prompts, seed, source=f"file {path.name}", licence="not declared")
+        name = file_text(path.stem)
+        return _ordered(
+            name, _from_file(path, name), seed, source=f"file {file_text(path.name)}", licence="not declared"
+        )
     raise _unknown(spec)
+
+
+def is_file(spec: str) -> bool:
+    """Whether a spec is a file of prompts, not a set's name."""
+    return spec.lower().endswith(".jsonl")
 
 
 def catalogue(*, home: Path) -> list[CatalogueEntry]:
@@ -169,7 +177,7 @@ def mix(spec: str, load: Callable[[str], Workload]) -> Workload:
     """The mix that `spec` names, of members that `load` gives. Raises UsageError where it makes no sense."""
     weights: dict[str, Fraction] = {}
     members: dict[str, Workload] = {}
-    for part in spec.removeprefix(MIX).split(","):
+    for part in split_files(spec.removeprefix(MIX)):
         member, weight = _mix_part(part)
         workload = load(member)
         if workload.name in members:

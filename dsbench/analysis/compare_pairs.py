@@ -18,6 +18,8 @@ from dsbench.results.store import Cell, RunStore, StoredCell
 
 WORK = (
     "prompts",
+    "template",
+    "tokenizer",
     "accept",
     "temperature",
     "top_k",

@@ -128,7 +128,7 @@ def find_band(home: Path, contract: Mapping[str, str], kind: str) -> Band:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        body = json.loads(path.read_text())
+        body = json.loads(path.read_text(encoding="utf-8"))
         if body["schema"] == SCHEMA and all(kind in KINDS for kind in body["bands"]):
             return dict(body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -79,6 +79,7 @@ def generate(
     config: RunConfig, *, prompts: str, mode: str, batch: int, limit: int | None, stop: tuple[str, ...], as_list: bool
 ) -> None:
     from dsbench.sweep.generate import as_json, build_requests, run_requests
+    from dsbench.workloads.workload import is_file
 
     arm = parse_arm(mode)
     if batch < 1:
@@ -95,7 +96,7 @@ def generate(
         "stop": stop,
         "max_tokens": config.max_tokens,
     }
-    count = limit if limit is not None else (0 if Path(prompts).suffix == ".jsonl" else 4)
+    count = limit if limit is not None else (0 if is_file(prompts) else 4)
     requests = build_requests(
         deployment, prompts, limit=count, seed=config.seed, sampling=sampling, home=deployment.home
     )

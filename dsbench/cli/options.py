@@ -30,6 +30,14 @@ Start = Annotated[str | None, typer.Option(help="spread: first requests are as f
 MaxTokens = Annotated[int | None, typer.Option(help="Output tokens a request at most.")]
 CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Calibration file of the drafter.")]
 
+TemplateArg = Annotated[
+    list[str] | None,
+    typer.Option("--template-arg", help="name=value for the chat template, e.g. enable_thinking=false."),
+]
+ParseSpecial = Annotated[
+    bool | None, typer.Option("--parse-special/--no-parse-special", help="Control tokens in prompts are no text.")
+]
+
 
 def config_of(given: dict[str, Any]) -> tuple[RunConfig, dict[str, str]]:
     """RunConfig from the flags of a command; what is no field of it is the command's own business."""
@@ -38,4 +46,5 @@ def config_of(given: dict[str, Any]) -> tuple[RunConfig, dict[str, str]]:
     from dsbench.settings import RunConfig, resolve
 
     names = {f.name for f in fields(RunConfig)}
+    given = given | {k: ",".join(v) for k, v in given.items() if k == "template_arg" and v}
     return resolve({k: v for k, v in given.items() if k in names and not isinstance(v, Path)})

@@ -6,8 +6,9 @@ import hashlib
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy
@@ -22,6 +23,7 @@ from dsbench.runtime.drafters.load import load_drafter
 from dsbench.runtime.drafters.mtp import MtpDrafter
 from dsbench.runtime.drafters.random import random_drafter
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, catalogue, default_home, model_folder, pull_model
+from dsbench.runtime.targets.chat_template import parse_arguments
 from dsbench.runtime.targets.load import LoadedTarget, load_target, target_folder
 from dsbench.runtime.targets.weights import folder_digest
 from dsbench.settings import RunConfig
@@ -85,6 +87,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
     Raises UsageError or EnvironmentRefused with one line for whatever does not exist or does not fit.
     """
     home = default_home()
+    arguments = parse_arguments(config.template_arg)
     device = pick_device(config)
     executor = config.executor or ("overlap" if device.type == "cuda" else "eager")
     graphs = executor != "eager"
@@ -103,6 +106,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
     target = load_target(
         config.target, home=home, device=device, dtype=dtype, seed=config.seed, exact=config.numerics == "exact"
     )  # drafters stay fast: where arms write one text at all, drafts decide when it is written, not what
+    target = _worded(target, arguments, config)
     drafter: Drafter = NoDrafter(device)
     calibrations = None
     if folder is None and need_drafter:
@@ -135,6 +139,18 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         graphs=graphs,
         overlap=executor == "overlap",
     )
+
+
+def _worded(target: LoadedTarget, arguments: dict[str, Any], config: RunConfig) -> LoadedTarget:
+    """The target with its tokenizer as the configuration wants it."""
+    if target.tokenizer is None:
+        if arguments:
+            raise UsageError(f"target {target.name} has no chat template", hint="leave --template-arg out")
+        return target
+    tokenizer = target.tokenizer.configured(
+        arguments=arguments, parse_special=config.parse_special, vocab=target.model.shape.vocab
+    )
+    return replace(target, tokenizer=tokenizer)
 
 
 def use_threads(config: RunConfig) -> None:

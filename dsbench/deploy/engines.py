@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from dsbench.deploy.deployment import Deployment
 from dsbench.profiles.cost import CostTable
@@ -66,6 +67,7 @@ class Engines:
         else:
             device = EagerDevice(models, arm, shape, calibrated.maps, config.prefill_chunk)
         tokenizer, table = deployment.target.tokenizer, None if chain else table
+        stops = sorted({stop for r in queue for stop in r.sampling.stop})
         key = (id(table), drafter.block, depths_of(arm, drafter.block, full=config.draft == "full"))
         engine = make_engine(
             device,
@@ -73,7 +75,7 @@ class Engines:
             config,
             calibrated,
             table,
-            decode=tokenizer.decode if tokenizer else None,
+            decode=partial(tokenizer.decode, stops=stops) if tokenizer else None,
             prices=self.prices.get(key),
         )
         self.prices[key] = engine.prices

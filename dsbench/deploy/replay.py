@@ -6,19 +6,22 @@ there and are recorded as 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.calibration import EventKey
+from dsbench.profiles.contract import check_contract
+from dsbench.ranges import MIX
 from dsbench.results.acceptance_trace import HINT, Trace, TraceRow, load_trace
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX
 from dsbench.settings import RunConfig
-from dsbench.workloads.workload import MIX, Prompt, Workload, digest_of, mix
+from dsbench.workloads.workload import Prompt, Workload, digest_of, mix
+from dsbench.writing import note
 
 if TYPE_CHECKING:
     from dsbench.deploy.deployment import Deployment
@@ -72,6 +75,37 @@ def matching_trace(config: RunConfig) -> Trace:
     from dsbench.deploy.rescale import rescaled
 
     return rescaled(trace, config.acceptance)
+
+
+def say_short(trace: Trace, config: RunConfig) -> None:
+    """Tells the user where the trace's answers end before those asked for."""
+    held = max(len(row.output) for row in trace.rows)
+    if held < config.max_tokens:
+        note(f"answers end with the trace, after {held} tokens at most, not after the {config.max_tokens} asked for")
+
+
+def refuse_unlike(trace: Trace, run: Mapping[str, Any], what: str) -> None:
+    """Raises EnvironmentRefused naming what a measured run has of its own: another rule, text, trace, target, drafter,
+    template or tokenizer than the trace. What either of them does not say is not compared."""
+    labels, contract = (run.get(key) or {} for key in ("labels", "contract"))
+    theirs = {name: labels.get(name) for name in ("rule", "text", "temperature")}
+    mine: dict[str, Any] = {"rule": "coupled", "text": "pinned", "temperature": trace.event.temperature}
+    if run.get("trace"):
+        theirs |= {"trace": run["trace"].get("digest"), "acceptance": labels.get("replayed")}
+        mine |= {"trace": trace.digest, "acceptance": trace.label}
+    else:
+        encoding, facts = run.get("encoding") or {}, trace.provenance
+        theirs |= {name: contract.get(name) for name in ("target", "drafter")}
+        theirs |= {name: encoding.get(name) for name in ("chat template", "tokenizer")}
+        mine |= {"target": facts.get("target_digest"), "drafter": facts.get("drafter")}
+        mine |= {"chat template": facts.get("template"), "tokenizer": facts.get("tokenizer")}
+    said = [name for name in mine if mine[name] not in (None, "") and theirs[name] not in (None, "")]
+    check_contract(
+        {name: str(theirs[name]) for name in said},
+        {name: str(mine[name]) for name in said},
+        what=what,
+        hint="record a trace of what was measured, with `dsbench record-trace`",
+    )
 
 
 def trace_workload(trace: Trace, spec: str) -> Workload:

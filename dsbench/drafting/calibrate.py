@@ -92,11 +92,11 @@ def fit_and_score(
 
 
 def rounds_of(rollouts: Iterable[Rollout], head: Head) -> Rounds:
-    """The rollouts' rounds with the logits of one head, as the fit takes them."""
-    records = [r for rollout in rollouts for r in rollout.rounds]
-    logits = [r.logits if head == "conditioned" else r.token_free_logits for r in records]
+    """The rollouts' rounds with the logits of one head, as the fit takes them; windows end where the text does."""
+    records = [(rollout, r) for rollout in rollouts for r in rollout.rounds]
+    logits = [r.logits if head == "conditioned" else r.token_free_logits for _, r in records]
     return Rounds(
         logits=np.array(logits, np.float64).reshape(len(records), -1 if records else 0),
-        accepted=np.array([r.accepted for r in records], np.int64),
-        window=np.array([r.window for r in records], np.int64),
+        accepted=np.array([r.accepted for _, r in records], np.int64),
+        window=np.array([rollout.judged(r) for rollout, r in records], np.int64),
     )

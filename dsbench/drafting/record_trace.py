@@ -63,6 +63,9 @@ def record_trace(
         "seed": str(config.seed),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    tokenizer = deployment.target.tokenizer
+    if tokenizer is not None:
+        facts |= {"tokenizer": tokenizer.digest, "template": tokenizer.template.digest}
     return Trace(block=deployment.drafter.block, event=event, provenance=facts, rows=rows)
 
 

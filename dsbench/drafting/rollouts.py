@@ -32,6 +32,11 @@ class Rollout:
     request: Request
     rounds: tuple[RoundRecord, ...]
 
+    def judged(self, record: RoundRecord) -> int:
+        """Drafts of a round's window that stand for a token of the text: nobody emits those past its end, so that
+        they are no misses."""
+        return min(record.window, len(self.request.output) - record.output_index)
+
 
 def rollout_requests(
     deployment: Deployment, workload: str, event: EventKey, *, prompts: int, max_tokens: int, seed: int
@@ -78,7 +83,7 @@ def roll_out(
 def rounds_frame(event: EventKey, rollouts: Mapping[str, Sequence[Rollout]]) -> pd.DataFrame:
     """One row a round, with the raw logits of both heads: all that a calibration is fitted to."""
     rows = [
-        (str(event), name, number, record.accepted, record.window, record.logits, record.token_free_logits)
+        (str(event), name, number, record.accepted, rollout.judged(record), record.logits, record.token_free_logits)
         for name, own in rollouts.items()
         for number, rollout in enumerate(own)
         for record in rollout.rounds

@@ -112,7 +112,7 @@ def progress(path: Path | None) -> Callable[[dict[str, Any]], None]:
     def log(record: dict[str, Any]) -> None:
         note(progress_line(record))
         if path is not None:
-            with path.open("a") as stream:
+            with path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"time": round(time.time(), 1), **record}) + os.linesep)
 
     return log

@@ -21,6 +21,7 @@ LOUD = {
 }
 REPLAYED = "RANDOM WEIGHTS, REPLAYED ACCEPTANCE: times are real, what is accepted follows a recorded trace"
 MIX = "mix:"
+TOLD_APART = ("lag", "cost", "calibration", "template", "tokenizer")  # of a cell: what else makes it another arm
 
 
 def finished_cells(store: RunStore) -> list[StoredCell]:
@@ -65,17 +66,17 @@ def by_setting(cells: Iterable[StoredCell]) -> dict[str, list[StoredCell]]:
 
 
 def arm_names(cells: Sequence[StoredCell]) -> dict[Path, str]:
-    """Each cell's arm by its folder: the mode, with the lag or the cost table where the mode ran with several."""
-    lags: dict[str, set[int]] = {}
-    costs: dict[str, set[str]] = {}
+    """Each cell's arm by its folder: the mode, with its lag, cost table, calibration, template or tokenizer where the
+    mode ran with several."""
+    seen: dict[tuple[str, str], set[object]] = {}
     for stored in cells:
-        lags.setdefault(stored.cell.mode, set()).add(stored.cell.lag)
-        costs.setdefault(stored.cell.mode, set()).add(stored.cell.cost)
+        for part in TOLD_APART:
+            seen.setdefault((stored.cell.mode, part), set()).add(getattr(stored.cell, part))
     names = {}
     for stored in cells:
-        mode, lag, cost = stored.cell.mode, stored.cell.lag, stored.cell.cost
-        name = mode + (f" lag {lag}" if len(lags[mode]) > 1 else "")
-        names[stored.folder] = name + (f" cost {cost[:6] or 'none'}" if len(costs[mode]) > 1 else "")
+        mode, values = stored.cell.mode, {part: getattr(stored.cell, part) for part in TOLD_APART}
+        told = [part for part in TOLD_APART if len(seen[mode, part]) > 1]
+        names[stored.folder] = " ".join([mode, *(f"{part} {str(values[part])[:6] or 'none'}" for part in told)])
     return names
 
 
@@ -104,6 +105,7 @@ def conditions(run: Mapping[str, Any]) -> str:
     machine, contract, labels = (_part(run, key) for key in ("environment", "contract", "labels"))
     device, threads = machine.get("device") or contract.get("device"), contract.get("threads", "-")
     note = labels.get("target_note")
+    others = environments_text(run)
     parts = [
         f"{device}, {threads} threads" if device and threads != "-" else device,
         f"{labels['target']} ({note})" if labels.get("target") and note else labels.get("target"),
@@ -112,8 +114,20 @@ def conditions(run: Mapping[str, Any]) -> str:
         "exact numerics" if contract.get("numerics") == "exact" else "",
         f"acceptance {labels['replayed']}" if labels.get("replayed") else "",
         "confidences not calibrated" if labels.get("calibrated") is False else "",
+        f"resumed in {len(others)} other environments ({others[-1]})" if others else "",
     ]
     return "; ".join(str(part) for part in parts if part)
+
+
+def environments_text(run: Mapping[str, Any]) -> list[str]:
+    """How each environment that the run was resumed in differs from its first."""
+    known = run.get("environments")
+    first, *others = known if isinstance(known, list) and known else [{}]
+    changed = [[k for k in sorted({*first, *other}) if first.get(k) != other.get(k)] for other in others]
+    return [
+        ", ".join(f"{k} {first.get(k)} -> {other.get(k)}" for k in names)
+        for other, names in zip(others, changed, strict=True)
+    ]
 
 
 def loud_label(run: Mapping[str, Any]) -> str:

@@ -234,13 +234,15 @@ def _round_rates(seen: pd.DataFrame, block: int, seed: int) -> dict[str, Any]:
 def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]:
     """For each depth: of the drafts judged there whose predecessors all matched, the share that matched.
 
-    Judged: the whole block where its ceiling was seen, else the window. Never both: under the block rule they are two
-    judgements of one round, and neither bounds the other.
+    Judged: the whole block where its ceiling was seen, else the window, as far as the text goes: a round that ends its
+    text on an accepted draft says nothing of those after it. Never both: under the block rule they are two judgements
+    of one round, and neither bounds the other.
     """
-    accepted, window, verified, ceiling = (
-        seen[name].to_numpy(np.int64) for name in ("accepted", "window", "verified", "ceiling")
+    accepted, window, verified, ceiling, delivered = (
+        seen[name].to_numpy(np.int64) for name in ("accepted", "window", "verified", "ceiling", "delivered")
     )
-    judged, matched = np.where(ceiling > 0, verified, window), np.where(ceiling > 0, ceiling - 1, accepted)
+    settled = np.where(delivered <= accepted, np.minimum(window, accepted), window)
+    judged, matched = np.where(ceiling > 0, verified, settled), np.where(ceiling > 0, ceiling - 1, accepted)
     rows = []
     for depth in range(1, block + 1):
         tried = (judged >= depth) & (matched >= depth - 1)

@@ -49,6 +49,8 @@ class Cell:
     batch: int
     workload: str
     prompts: str = ""  # digest of the workload's prompts
+    template: str = ""  # digest of the chat template with its arguments, "" where no text is encoded
+    tokenizer: str = ""  # digest
     accept: str
     temperature: float
     top_k: int
@@ -109,7 +111,7 @@ class StoredCell:
         """What each repeat's repeat.json says; {} for one of an older run. Raises UsageError for a damaged one."""
         try:
             paths = [path / FACTS for path in repeats_of(self.folder)]
-            return [dict(json.loads(path.read_text())) if path.exists() else {} for path in paths]
+            return [dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {} for path in paths]
         except (OSError, ValueError, TypeError) as problem:
             raise _damaged(self.folder, problem) from None
 
@@ -222,7 +224,7 @@ class RunStore:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            body = json.loads((self.folder / "run.json").read_text())
+            body = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
         except ValueError as problem:
             raise UsageError(f"{self.folder / 'run.json'} is damaged: {problem}") from None
         if not isinstance(body, dict) or body.get("schema") != SCHEMA:
@@ -255,7 +257,7 @@ class RunStore:
         try:
             for name in TABLES:
                 tables[name].to_parquet(draft / f"{name}.parquet", index=False)
-            (draft / FACTS).write_text(json.dumps(dict(facts or {})) + "\n")
+            (draft / FACTS).write_text(json.dumps(dict(facts or {})) + "\n", encoding="utf-8")
             for path in (*draft.iterdir(), draft):
                 _to_disk(path)
             draft.chmod(0o777 & ~_umask())
@@ -281,7 +283,7 @@ class RunStore:
     def tells(self, key: str, repeats: Iterable[int], code: str) -> bool:
         """Whether the cell's cell.json is whole, of these sources, and of exactly these repeats."""
         try:
-            body = json.loads((self.cell_folder(key) / "cell.json").read_text())
+            body = json.loads((self.cell_folder(key) / "cell.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
         return not cell_fault(body, Cell) and bool(
@@ -294,7 +296,7 @@ class RunStore:
         code = self.read_run().get("code", "") if self.exists else ""
         for path in (self.folder / "cells").glob("*/cell.json"):
             try:
-                body = json.loads(path.read_text())
+                body = json.loads(path.read_text(encoding="utf-8"))
             except ValueError as problem:
                 raise _damaged(path.parent, problem) from None
             fault = cell_fault(body, Cell)

@@ -18,7 +18,7 @@ from dsbench.deploy.cost_file import cost_file
 from dsbench.deploy.deployment import Deployment, deploy, environment, has_drafter, sources_digest
 from dsbench.deploy.engines import Engines
 from dsbench.deploy.memory import memory_of
-from dsbench.deploy.replay import replay_queue, replaying
+from dsbench.deploy.replay import replay_queue, replaying, say_short
 from dsbench.errors import UsageError
 from dsbench.profiles.calibration import CalibrationSet
 from dsbench.profiles.contract import differences
@@ -59,12 +59,15 @@ class EngineBench:
             self.table = _run_table(plan, self.deployment, folder) if planned else None
         if self.deployment.calibrations is None and planned:
             notice("this drafter has no calibration (`dsbench calibrate` fits it): its confidences are used raw")
+        if plan.trace is not None:
+            say_short(plan.trace, plan.config)
         self.engines = Engines(self.deployment, requests=max(plan.batches))
         self.machine = Machine(_gpu(self.deployment.device))
         self._queue: tuple[tuple[str, int], list[Request], list[list[int]] | None] | None = None
 
     def describe(self) -> Setting:
         deployment, plan, table = self.deployment, self.plan, self.table
+        tokenizer = None if plan.trace is not None else deployment.target.tokenizer
         return Setting(
             contract=deployment.contract,
             contracts={arm.name: deployment.contract_of(arm) for arm in plan.arms},
@@ -76,6 +79,8 @@ class EngineBench:
             calibrated=deployment.calibrations is not None if plan.trace is None else plan.trace.calibrated,
             calibration=digest_of(deployment.calibrations),
             cost=digest_of(table),
+            template="" if tokenizer is None else tokenizer.template.digest,
+            tokenizer="" if tokenizer is None else tokenizer.digest,
             provenance={} if table is None else table.provenance,
         )
 
@@ -114,9 +119,18 @@ class EngineBench:
             self._queue = ((workload.name, size), *self._made(workload, size))
         return self._queue[1:]
 
+    def _say_cuts(self, workload: Workload, size: int) -> None:
+        config = self.plan.config
+        prompts, answers = self.plan.traffic.cut(size, config.seed, self._longest, config.max_tokens)
+        if prompts:
+            self.notice(f"{prompts} of {size} prompts of {workload.name} are cut to {self._longest} tokens")
+        if answers:
+            self.notice(f"{answers} of {size} answers of {workload.name} are cut to --max-tokens {config.max_tokens}")
+
     def _made(self, workload: Workload, size: int) -> tuple[list[Request], list[list[int]] | None]:
         plan, deployment = self.plan, self.deployment
         build = build_queue if plan.trace is None else partial(replay_queue, plan.trace)
+        self._say_cuts(workload, size)
         queue = plan.traffic.shaped(build(workload, plan.config, deployment, size), plan.config.seed, self._longest)
         if plan.trace is not None:
             return queue, [r.canonical or [] for r in queue]

@@ -37,7 +37,7 @@ def estimate(plan: SweepPlan, table: CostTable, survival: Sequence[float], basis
     """
     config, seconds = plan.config, 0.0
     for workload in plan.workloads:
-        letters = [sum(len(text) for _, text in prompt.messages) for prompt in workload.prompts]
+        letters = [sum(len("".join(text)) for _, text in prompt.messages) for prompt in workload.prompts]
         context = float(np.mean(letters or [0])) / LETTERS + config.max_tokens / 2
         for batch in plan.batches:
             for arm, load in itertools.product(plan.arms, plan.traffic.loads):

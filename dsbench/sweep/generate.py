@@ -17,7 +17,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.request import Request, SamplingParams, request_seed
-from dsbench.workloads.workload import load_workload
+from dsbench.workloads.workload import is_file, load_workload
 
 
 def build_requests(
@@ -41,7 +41,7 @@ def build_requests(
     workload = load_workload(source, seed=seed, home=home)
     requests: list[Request] = []
     prompts = workload.prompts
-    if source.endswith(".jsonl"):  # a user's file keeps its order; a workload's shuffle is for sampling from it
+    if is_file(source):  # a user's file keeps its order; a workload's shuffle is for sampling from it
         prompts = tuple(sorted(prompts, key=lambda prompt: (len(prompt.id), prompt.id)))
     for prompt in prompts:
         if limit and len(requests) == limit:

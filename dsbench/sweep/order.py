@@ -35,6 +35,7 @@ class Task:
 
 
 Block = tuple[Task, ...]
+FOREIGN = 50  # flips of 1,000 tokens; bfloat16 on short texts makes a few
 Point = Sequence[tuple[str, Cell]]  # the arms of a (workload, batch size), with their keys
 
 
@@ -165,4 +166,13 @@ def write_cell(store: RunStore, key: str, cell: Cell, *, block: int, code: str) 
     stored = StoredCell(folder=store.cell_folder(key), cell=cell, status="done", summary={}, flags=[])
     tables = [stored.table(name) for name in ("steps", "rounds", "requests")]
     summary = cell_summary(*tables, batch=cell.batch, block=block, open_loop=bool(cell.arrivals))
-    store.write_cell(key, cell, summary, [*summary["flags"], *repeat_flags(stored.facts())], code=code)
+    flags = [*summary["flags"], *text_flags(summary), *repeat_flags(stored.facts())]
+    store.write_cell(key, cell, summary, flags, code=code)
+
+
+def text_flags(summary: Mapping[str, Any]) -> list[str]:
+    """Rounding flips a token in some hundreds; a model whose pinned text is another's flips many of them."""
+    flips = (summary.get("flips_per_1000") or {}).get("value")
+    if flips is None or flips <= FOREIGN:
+        return []
+    return [f"the pinned text is not this model's: it would have written {flips:.0f} of 1,000 tokens otherwise"]

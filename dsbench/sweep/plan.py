@@ -34,6 +34,8 @@ class Setting:
     calibrated: bool
     calibration: str  # digest
     cost: str  # digest
+    template: str = ""  # digest, as Cell's
+    tokenizer: str = ""  # digest
     provenance: dict[str, str] = field(default_factory=dict)  # of the cost table
 
 
@@ -57,6 +59,8 @@ class SweepPlan:
             batch=batch,
             workload=workload.name,
             prompts=workload.digest,
+            template=setting.template,
+            tokenizer=setting.tokenizer,
             accept=config.accept,
             temperature=config.temperature,
             draft=config.draft,

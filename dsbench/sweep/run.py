@@ -21,6 +21,7 @@ from dsbench.sweep.order import Launcher, Point, Watcher, missing, run_missing
 from dsbench.sweep.plan import Setting, SweepPlan
 from dsbench.writing import note
 
+ENCODING_HINT = "name another --out; a template that writes the date is pinned by its own --template-arg"
 FIXED = (  # settings that a resumed run must share, besides its contract
     "accept",
     "temperature",
@@ -129,13 +130,27 @@ def _go_on_with(recorded: dict[str, Any], body: dict[str, Any], what: str) -> No
     check_contract(recorded["contract"], body["contract"], what=what, hint="name another --out")
     was, now = ({"acceptance": run["labels"].get("replayed") or "its own"} for run in (recorded, body))
     check_contract(was, now, what=what, hint="name another --out")
+    if recorded.get("encoding") is not None:
+        check_contract(recorded["encoding"], body["encoding"], what=what, hint=ENCODING_HINT)
     chain = recorded.get("mtp_contract")
     if chain is not None and body["mtp_contract"] is not None:
         check_contract(chain, body["mtp_contract"], what=f"{what} (its mtp arms)", hint="name another --out")
     body["mtp_contract"] = body["mtp_contract"] or chain
     body["memory"] = recorded.get("memory")
+    body["environments"] = _environments(recorded, body["environment"])
+    body["environment"] = recorded["environment"]
     body["workloads"] += [w for w in recorded["workloads"] if w["name"] not in {v["name"] for v in body["workloads"]}]
     body["date"], body["resumed"] = recorded["date"], [*recorded.get("resumed", []), body["date"]]
+
+
+def _environments(recorded: Mapping[str, Any], now: Mapping[str, str]) -> list[Mapping[str, str]]:
+    """All that the run was measured in, each once; another revision of the repository is none of another."""
+    known = list(recorded.get("environments") or [recorded["environment"]])
+
+    def facts(environment: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environment.items() if name != "revision"}
+
+    return known if facts(now) in map(facts, known) else [*known, now]
 
 
 def run_body(plan: SweepPlan, setting: Setting, sources: dict[str, str]) -> dict[str, Any]:
@@ -148,6 +163,7 @@ def run_body(plan: SweepPlan, setting: Setting, sources: dict[str, str]) -> dict
         "contract": setting.contract,
         "mtp_contract": next((setting.contracts[a.name] for a in plan.arms if a.drafter == "mtp"), None),
         "code": setting.code,
+        "encoding": {"chat template": setting.template, "tokenizer": setting.tokenizer},
         "labels": {
             "random_weights": setting.random_weights,
             "target": setting.target,

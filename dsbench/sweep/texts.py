@@ -19,29 +19,41 @@ from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.request import Request, SamplingParams, request_seed
 from dsbench.settings import RunConfig
 from dsbench.workloads.workload import Prompt, Workload
+from dsbench.writing import note
 
 RECORDING_BATCH = {"cpu": 16, "cuda": 128}
 
 
-def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, size: int) -> list[Request]:
+def build_queue(
+    workload: Workload, config: RunConfig, deployment: Deployment, size: int, notice: Callable[[str], None] = note
+) -> list[Request]:
     """The first `size` requests of (workload, seed): prompts in order, then again with another replica's noise.
 
-    Prompts that leave no room for `max_tokens` in the context are passed over; raises UsageError if none is left.
+    Prompts that leave no room for `max_tokens` in the context are left out, which is said; raises UsageError if none is
+    left.
     """
     tokenizer = deployment.target.tokenizer
     if tokenizer is None:
         raise UsageError(f"target {deployment.target.name} has no tokenizer, so it cannot run text")
     room = deployment.target.model.shape.context - config.max_tokens
     encoded: list[tuple[Prompt, list[int]]] = []
+    long = 0
     for prompt in workload.prompts:
         if len(encoded) == size:
             break
         ids = tokenizer.encode_chat(prompt.messages)
         if len(ids) <= room:
             encoded.append((prompt, ids))
+        else:
+            long += 1
     if not encoded:
         raise UsageError(
             f"no prompt of {workload.name} fits the context of {deployment.target.model.shape.context} tokens"
+        )
+    if long:
+        notice(
+            f"{long} of the first {long + len(encoded)} prompts of {workload.name} are left out: with answers of"
+            f" {config.max_tokens} tokens they exceed the context"
         )
     queue = []
     for index in range(size):
@@ -60,9 +72,11 @@ def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, s
 
 
 def text_key(workload: Workload, config: RunConfig, deployment: Deployment, lengths: Sequence[str] = ()) -> str:
-    """Hash of what the canonical text depends on: target, dtype, numerics, prompts, seed, sampling, lengths."""
+    """Hash of what the canonical text depends on: target, dtype, numerics, prompts, template, seed, sampling, ..."""
+    tokenizer = deployment.target.tokenizer
     facts = [
         *(deployment.contract[name] for name in ("target", "dtype", "numerics", "device")),
+        *(() if tokenizer is None else (tokenizer.digest, tokenizer.template.digest)),
         workload.digest,
         workload.name,
         config.seed,
@@ -98,8 +112,12 @@ def pinned_texts(
     missing = [r for r in queue if r.name not in kept]
     if missing:
         notice(f"recording the text of {len(missing)} requests of {workload.name}")
-        for request in record_texts(missing, engines):
-            kept[request.name] = list(request.output)
+        recorded = record_texts(missing, engines)
+        kept |= {request.name: list(request.output) for request in recorded}
+        cut = sum(request.finish_reason == "length" for request in recorded)
+        notice(
+            f"{cut} of {len(recorded)} answers of {workload.name} are cut at their limit, the others end by themselves"
+        )
         frame = pd.DataFrame({"name": list(kept), "output": list(kept.values())})
         write_atomically(path, frame.to_parquet(index=False))
     return [kept[r.name] for r in queue]

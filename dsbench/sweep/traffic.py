@@ -32,6 +32,15 @@ class Traffic:
         """The queue with its lengths; prompts of `longest` tokens at most."""
         return with_lengths(queue, self.prompt, self.output, seed=str(seed), longest=longest)
 
+    def cut(self, count: int, seed: int, longest: int, answer: int) -> tuple[int, int]:
+        """Of `count` requests, how many prompts and answers the laws draw longer than `longest` and `answer` tokens, so
+        that they are cut to that."""
+        laws = ((self.prompt, "prompt", longest), (self.output, "output", answer))
+        prompts, answers = (
+            sum(law.of(i, f"{part}\0{seed}") > most for i in range(count)) if law else 0 for law, part, most in laws
+        )
+        return prompts, answers
+
     def check_prompts(self, longest: int) -> None:
         """Raises UsageError for prompts that would leave no room for an answer."""
         most = self.prompt.most if self.prompt else None
@@ -44,7 +53,12 @@ class Traffic:
 
 def plan_traffic(config: RunConfig) -> Traffic:
     """Raises UsageError for the first setting that makes no sense."""
-    loads, recorded = parse_arrivals(config.request_rate, burstiness=config.burstiness, file=config.arrivals)
+    loads, recorded = parse_arrivals(
+        config.request_rate,
+        burstiness=config.burstiness,
+        file=config.arrivals,
+        used=warming(config.requests) + config.requests,
+    )
     prompt, output = parse_lengths(config.input_len, "prompt"), parse_lengths(config.output_len, "output")
     if recorded is not None:
         name = f"{recorded.name} ({recorded.digest})"

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from dsbench.analysis.summary import SUMMARY, write_summary
 from dsbench.analysis.waterfall import PARTS
+from dsbench.deploy.replay import refuse_unlike, say_short
 from dsbench.errors import UsageError
 from dsbench.results.labels import LOUD, arm_rank, finished_cells, workload_text
 from dsbench.results.store import RunStore, write_atomically
@@ -54,6 +55,9 @@ def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path,
     sources |= {name: f"the run {against}" for name in taken if name not in given}
     target = str((measured.read_run().get("labels") or {}).get("target", "")) if measured else ""
     plan = plan_simulation(config, target=target)
+    if measured is not None:
+        refuse_unlike(plan.trace, measured.read_run(), f"the run {against}")
+    say_short(plan.trace, config)
     _clear(out)
     fresh = not out.exists()
     store = RunStore(out, create=True)

@@ -18,21 +18,35 @@ from torch import Tensor
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.drafters.events import event_shapes
-from dsbench.runtime.drafters.fields import MOST_BLOCK, MOST_LAYERS, Fields, check_fixed, layer_attention, rotary_base
+from dsbench.runtime.drafters.fields import (
+    MOST_BLOCK,
+    MOST_LAYERS,
+    Fields,
+    check_fixed,
+    layer_attention,
+    rotary_base,
+    samples_from_anchor,
+)
 from dsbench.runtime.drafters.heads import KINDS, head_shapes, token_width
+from dsbench.runtime.drafters.speculators import is_speculators, published_config, published_weights
 from dsbench.runtime.drafters.tensors import IDS, check_contents, check_shapes, layer_names
 from dsbench.runtime.targets.config import read_config
 from dsbench.runtime.targets.shape import ModelShape
 from dsbench.runtime.targets.weights import folder_digest, read_weights
 
+EMBEDDING = -1  # as a tap: what enters the first layer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterShape:
-    """Sizes and wiring of a block drafter. `layer` reuses the decoder's sizes with per-head q/k norms."""
+    """Sizes and wiring of a block drafter. `layer` reuses the decoder's sizes with per-head q/k norms.
+
+    `block`: drafts of a round; a block that does not draw from its anchor has a row more (`rows`).
+    """
 
     layer: ModelShape
     block: int
-    taps: tuple[int, ...]
+    taps: tuple[int, ...]  # layers whose outputs are read; -1: the target's embedding
     head: str  # none, vanilla, gated, rnn
     rank: int
     confidence: bool
@@ -43,6 +57,11 @@ class DrafterShape:
     target_layers: int | None = None  # of the target it was trained for; None: not said
     windows: tuple[int | None, ...] = ()  # sliding window of each layer; empty: every layer sees the whole context
     causal: tuple[bool, ...] = ()  # layers whose block rows see no row after themselves; empty: none
+    from_anchor: bool = True  # the anchor's row proposes the first draft; False: each row proposes its own token
+
+    @property
+    def rows(self) -> int:
+        return self.block + (not self.from_anchor)
 
     def window_of(self, layer: int) -> int | None:
         return self.windows[layer] if self.windows else None
@@ -52,8 +71,11 @@ class DrafterShape:
 
 
 def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
-    """From config.json, with or without the `dspark_` prefix or a nested `dspark_config`. Raises naming the field."""
-    fields = Fields(config, name)
+    """From config.json, with or without the `dspark_` prefix or a nested `dspark_config`, or as `speculators` has it.
+
+    Raises naming the field.
+    """
+    fields = Fields(published_config(config, name) if is_speculators(config) else config, name)
     check_fixed(fields)
     rank = fields.integer("markov_rank", 0, least=0)
     head = "none" if rank == 0 else str(fields.get("markov_head_type") or "vanilla")
@@ -67,9 +89,10 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
     if draft_vocab > layer.vocab:
         raise fields.wrong("draft_vocab_size", f"<= vocab_size = {layer.vocab}")
     windows, causal = layer_attention(fields, layer.layers)
+    from_anchor = samples_from_anchor(fields)
     return DrafterShape(
         layer=layer,
-        block=fields.integer("block_size", most=MOST_BLOCK),
+        block=fields.integer("block_size", least=1 if from_anchor else 2, most=MOST_BLOCK) - (not from_anchor),
         taps=fields.layer_ids("target_layer_ids"),
         head=head,
         rank=rank,
@@ -81,6 +104,7 @@ def drafter_shape(config: Mapping[str, Any], name: str) -> DrafterShape:
         target_layers=fields.integer("num_target_layers", 0) or None,
         windows=windows,
         causal=causal,
+        from_anchor=from_anchor,
     )
 
 
@@ -119,10 +143,10 @@ def check_against_target(shape: DrafterShape, target: ModelShape, digest: str) -
     """
     check_sizes(shape.layer, shape.target_layers, target)
     most = target.layers - (2 if shape.target_digest is None else 0)
-    if max(shape.taps) > most or min(shape.taps) < 0:
+    if max(shape.taps) > most or min(shape.taps) < EMBEDDING:
         raise EnvironmentRefused(
             f"drafter {shape.layer.name} does not fit target {target.name}: target_layer_ids {list(shape.taps)} must"
-            f" lie in 0..{most}"
+            f" lie in {EMBEDDING}..{most}"
         )
     check_trained_for(shape.layer.name, shape.target_digest, digest)
 
@@ -187,8 +211,11 @@ def read_drafter(folder: Path, device: torch.device, dtype: torch.dtype) -> tupl
     """Shape, tensors and digest of a drafter folder. Raises UsageError naming a tensor that does not fit."""
     if not folder.is_dir():
         raise UsageError(f"drafter folder {folder} does not exist")
-    shape = drafter_shape(read_config(folder), folder.name)
+    config = read_config(folder)
+    shape = drafter_shape(config, folder.name)
     weights = read_weights(folder, device, dtype)
+    if is_speculators(config):
+        weights = published_weights(weights, folder.name)
     _check_tensors(shape, weights, folder.name)
     return shape, weights, folder_digest(folder)
 

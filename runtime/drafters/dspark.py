@@ -1,6 +1,7 @@
 """The DSpark block drafter at run time: one parallel pass over G rows, then a light sequential head, left to right.
 
-Source: arXiv 2607.05147, eq. 2-8. The anchor row predicts the first draft; mask rows the others. Context keys and
+Source: arXiv 2607.05147, eq. 2-8. The anchor row predicts the first draft; mask rows the others. (In the layout of
+DFlash's authors the anchor row predicts nothing, and each mask row its own token.) Context keys and
 values come from tapped target states of committed tokens, strictly before the anchor; block rows see each other.
 Shapes: R requests, G block, D hidden, V' draft vocabulary, r head rank.
 """
@@ -20,7 +21,7 @@ from dsbench.kernels.norm import add_norm
 from dsbench.kernels.rope import rotary_table, rotate_and_store
 from dsbench.kernels.swiglu import swiglu
 from dsbench.runtime.batch import Batch, block_positions
-from dsbench.runtime.drafters.checkpoint import DrafterShape, check_against_target
+from dsbench.runtime.drafters.checkpoint import EMBEDDING, DrafterShape, check_against_target
 from dsbench.runtime.drafters.draft import DepthRule, Draft, Standing, depth_on, row_index
 from dsbench.runtime.drafters.draw import DrawPlan, at_once, in_turn
 from dsbench.runtime.drafters.events import event_head, event_of
@@ -38,7 +39,9 @@ class DSparkDrafter:
 
     def __init__(self, shape: DrafterShape, weights: dict[str, Tensor], digest: str, target: Target) -> None:
         check_against_target(shape, target.shape, target.digest)
-        self.shape, self.digest, self.block, self.taps = shape, digest, shape.block, shape.taps
+        self.shape, self.digest, self.block = shape, digest, shape.block
+        self.taps = tuple(tap for tap in shape.taps if tap != EMBEDDING)  # which the ids give without the target
+        self.entering = target.embedding if EMBEDDING in shape.taps else None
         self.first_layer, self.exact = target.shape.layers, target.exact
         self.layers = [layer_weights(shape.layer, weights, f"layers.{i}.") for i in range(shape.layer.layers)]
         self.fc = Projection(weights["fc.weight"])
@@ -82,7 +85,7 @@ class DSparkDrafter:
 
     def backbone(self, anchor: Tensor, start: Tensor, table: Tensor, pool: StatePool) -> Tensor:
         """Hidden states [R, G, D] after the final norm, of blocks that follow `start` [R] committed tokens."""
-        requests, block = anchor.shape[0], self.block
+        requests, block = anchor.shape[0], self.shape.rows
         cu_rows, index, positions = block_positions(start, block)
         batch = Batch(
             ids=positions,
@@ -95,7 +98,7 @@ class DSparkDrafter:
         )  # ids unused
         x = self.mask.expand(requests, block, -1).clone()
         x[:, 0] = self.embedding[anchor]
-        return self._states(x.reshape(requests * block, -1), batch, pool).view(requests, block, -1)
+        return self._states(x.reshape(requests * block, -1), batch, pool).view(requests, block, -1)[:, -self.block :]
 
     def _states(self, x: Tensor, batch: Batch, pool: StatePool) -> Tensor:
         """Normed states [M, D] after the last layer, of rows that come in as x [M, D]."""
@@ -202,6 +205,8 @@ class DSparkDrafter:
         pass over those positions overwrites them.
         """
         cache_indices, eps = pool.cache_indices(batch), self.shape.layer.norm_eps
+        if self.entering is not None:
+            taps = torch.cat([self.entering[batch.ids], taps], dim=-1)
         _, context = add_norm(self.fc(taps), None, self.hidden_norm, eps)
         for i, layer in enumerate(self.layers):
             rotate_and_store(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,8 @@ from dsbench.errors import EnvironmentRefused, UsageError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 NESTED = ("dspark_config", "dflash_config")
-FIXED = {"hidden_act": "silu", "attention_bias": False, "sample_from_anchor": True}  # other values do not run
+FIXED = {"hidden_act": "silu", "attention_bias": False}  # other values do not run
+ARCHITECTURE = re.compile(r"(Qwen3)?(DSpark|DFlash)(Model|DraftModel|Speculator)")
 MOST_BLOCK, MOST_LAYERS = 64, 256
 MAX_WINDOW_LAYERS = 28  # transformers' default: the first so many layers are full
 
@@ -85,6 +87,22 @@ def check_fixed(fields: Fields) -> None:
     for key, wanted in FIXED.items():
         if fields.get(key) not in (None, wanted):
             raise EnvironmentRefused(f"{fields.name}: config field {key} = {fields.get(key)!r} is not supported")
+
+
+def samples_from_anchor(fields: Fields) -> bool:
+    """Whether the anchor's row is the first draft's, else it proposes nothing and the block holds a draft less.
+
+    `sample_from_anchor`, or what the named architecture does: DSpark's do, those of DFlash's authors do not. Raises
+    EnvironmentRefused for an architecture that is neither.
+    """
+    names = fields.get("architectures") or ["Qwen3DSparkModel"]
+    found = next(filter(None, map(ARCHITECTURE.fullmatch, names)), None)
+    if found is None:
+        raise EnvironmentRefused(
+            f"{fields.name}: config field architectures = {names} is not supported",
+            hint="a block drafter is a Qwen3DSparkModel or a DFlashDraftModel; a chain goes to --mtp-drafter",
+        )
+    return fields.flag("sample_from_anchor", found[2] == "DSpark")
 
 
 def rotary_base(fields: Fields) -> float:

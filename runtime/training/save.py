@@ -120,7 +120,7 @@ def _fill(
     chain = isinstance(module, ChainModule)
     _write(folder / "config.json", drafter_config(module.shape, target_layers, chain=chain))
     _write(folder / "card.json", dict(card))
-    (folder / "README.md").write_text(card_text(card))
+    (folder / "README.md").write_text(card_text(card), encoding="utf-8")
 
 
 def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -137,4 +137,4 @@ def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -120,7 +120,8 @@ def test_maps_are_fitted_on_even_requests_and_scored_on_odd_ones():
             logits=(0.5, 0.5),
             token_free_logits=(-1.0, -1.0),
         )
-        return Rollout(Request(id=number, name=str(number), workload="w", prompt_ids=[1], sampling=None), (record,) * 3)
+        text = Request(id=number, name=str(number), workload="w", prompt_ids=[1], sampling=None, output=[0] * 9)
+        return Rollout(text, (record,) * 3)
 
     own = {name: [rollout(i, 0 if i % 2 else 2) for i in range(n)] for name, n in (("chat", 40), ("math", 20))}
     for head, logit in (("conditioned", 0.5), ("free", -1.0)):

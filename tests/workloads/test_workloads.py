@@ -242,7 +242,7 @@ SHAPES = {
                 {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo?"}]},
             ]
         },
-        (("user", "1"), ("assistant", "2"), USER),
+        (("user", "1"), ("assistant", "2"), ("user", ("Hel", "lo?"))),
     ),
 }
 

@@ -65,7 +65,13 @@ CONFIGS = [
     ({"num_key_value_heads": 3}, UsageError, "num_key_value_heads must be a divisor"),
     ({"hidden_act": "gelu"}, EnvironmentRefused, "hidden_act"),
     ({"attention_bias": True}, EnvironmentRefused, "attention_bias"),
-    ({"sample_from_anchor": False}, EnvironmentRefused, "sample_from_anchor"),
+    ({"sample_from_anchor": "no"}, UsageError, "sample_from_anchor must be true or false"),
+    ({"sample_from_anchor": False, "block_size": 1}, UsageError, "block_size must be >= 2, got 1"),
+    ({"architectures": ["LlamaForCausalLMEagle3"]}, EnvironmentRefused, "architectures = ['LlamaForCausalLMEagle3']"),
+    ({"architectures": ["Gemma4DSparkModel"]}, EnvironmentRefused, "architectures = ['Gemma4DSparkModel']"),
+    ({"architectures": ["DFlash2DraftModel"]}, EnvironmentRefused, "architectures = ['DFlash2DraftModel']"),
+    ({"speculators_model_type": "eagle3"}, EnvironmentRefused, "speculators_model_type = 'eagle3'"),
+    ({"speculators_model_type": "dspark"}, UsageError, "transformer_layer_config must be an object"),
     ({"layer_types": [*TWO, "chunked_attention"]}, EnvironmentRefused, "layer_types holds 'chunked_attention'"),
     ({"layer_types": TWO, "sliding_window": 7}, UsageError, "layer_types must be a list of 3 names"),
     ({"layer_types": SLIDING, "sliding_window": 7}, UsageError, "layer_types must be a list of 3 names"),
@@ -146,7 +152,7 @@ def test_tensors_that_misfit_are_refused_by_name(changed, spoil, words, tmp_path
         ({"hidden_size": 40}, "hidden_size is 40, the target's 32"),
         ({"vocab_size": 65}, "vocab_size is 65, the target's 64"),
         ({"num_target_layers": 5}, "num_target_layers is 5, the target's 4"),
-        ({"target_layer_ids": [-1, 2]}, "target_layer_ids [-1, 2] must lie in 0..2"),
+        ({"target_layer_ids": [-2, 2]}, "target_layer_ids [-2, 2] must lie in -1..2"),
     ],
 )
 def test_a_drafter_of_another_target_is_refused_by_its_field(changed, words, tmp_path):
