@@ -71,9 +71,7 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
 
     def timed(requests: int, rows: int, step: float, draft: float, verify: float) -> Timed:
         cell = Shape(requests=requests, rows=rows, mean_context=8)
-        return Timed(
-            cell=cell, number=0, context=8 * requests, step=step, draft=(draft,) * 3, verify=(verify,) * 3
-        )
+        return Timed(cell=cell, number=0, context=8 * requests, step=step, draft=(draft,) * 3, verify=(verify,) * 3)
 
     visits = [timed(2, 2, 9.0, 2.0, 3.0), timed(2, 6, 10.0, 2.0, 5.0), timed(2, 10, 14.0, 2.0, 7.0)]
     samples = pass_samples([*visits, timed(4, 4, 4.0, 2.0, 3.0)], 4, overlap=False)
