@@ -13,6 +13,7 @@ import datetime
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dsbench.deploy.deployment import Deployment, environment
 from dsbench.deploy.profile_passes import PassTimer, pool_of, profile_engine
@@ -45,7 +46,7 @@ def profile_cost(
     plain = shapes(batches, contexts, 0) if deployment.graphs else []
     part = until.share(1 - PLAIN_SHARE) if deployment.graphs else until
     later = passes * len(plain)
-    kind = {"block": block, "graphs": deployment.graphs, "overlap": deployment.overlap}
+    sampled = partial(samples_of, block=block, graphs=deployment.graphs, overlap=deployment.overlap)
     visits = visit_all(
         timer,
         cells,
@@ -53,15 +54,15 @@ def profile_cost(
         seed=seed,
         notice=lambda n, total: notice(n, total + later),
         deadline=part,
-        odd=lambda timed: odd_shapes(timed, tiers, **kind),
+        odd=lambda timed: odd_shapes(timed, sampled(timed), tiers),
     )
-    samples = samples_of(visits.timed, **kind) + reference_samples(visits)
+    samples = sampled(visits.timed) + reference_samples(visits)
     if deployment.graphs:
         del engine, timer  # their pages make room
         alone = replace(deployment, drafter=deployment.none, calibrations=None)
         engine = profile_engine(alone, pool_of(batches, contexts, seed), max(batches), graphs=True)
         timer = PassTimer(engine, temperature=temperature, seed=seed)
-        made = len(visits.timed)
+        made = visits.made
         more = visit_all(
             timer,
             plain,
@@ -106,11 +107,8 @@ def reference_samples(visits: Visits) -> list[CostSample]:
     return [CostSample(*at, seconds, "reference", i) for i, seconds in enumerate(visits.reference_seconds)]
 
 
-def odd_shapes(
-    timed: Sequence[Timed], tiers: tuple[int, ...] | None, *, block: int, graphs: bool, overlap: bool
-) -> list[Shape]:
+def odd_shapes(timed: Sequence[Timed], samples: Sequence[CostSample], tiers: tuple[int, ...] | None) -> list[Shape]:
     """Shapes that a fit of all of them is far from, the furthest first; one of them may have been timed wrong."""
-    samples = samples_of(timed, block=block, graphs=graphs, overlap=overlap)
     _, report = fit_cost_table(samples, tiers=tiers, contract={}, provenance={}, holdout=0.0)
     shape_of = {(t.cell.requests, t.cell.rows, t.context): t.cell for t in timed}
     shape_of |= {(t.cell.requests, 0, t.context): t.cell for t in timed if t.cell.rows == t.cell.requests}

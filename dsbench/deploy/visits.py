@@ -76,6 +76,7 @@ class Visits:
     timed: tuple[Timed, ...]  # at the machine's usual speed, in the order of time
     reference: Shape
     reference_seconds: tuple[float, ...]  # as the clock said, in the order of time
+    made: int  # visits in all, those that were left aside too
     again: int  # visits to shapes whose repeats disagreed
     apart: tuple[Shape, ...]  # shapes whose repeats still do
     left_out: tuple[str, ...]  # for the deadline, in words
@@ -150,6 +151,7 @@ def visit_all(
         timed=tuple(timed),
         reference=walk.reference,
         reference_seconds=tuple(seconds for _, seconds in walk.references),
+        made=len(walk.visited),
         again=again,
         apart=tuple(disagreeing(timed)),
         left_out=tuple(left_out),

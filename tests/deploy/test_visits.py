@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dsbench.deploy.profile_cost import odd_shapes, reference_samples, samples_of, visit_facts
-from dsbench.deploy.visits import Timed, shapes, visit_all
+from dsbench.deploy.visits import REFERENCE_SHARE, Shape, Timed, fit_in, shapes, visit_all
 from dsbench.profiles.cost import StepShape
 from dsbench.profiles.fit import fit_cost_table
 from dsbench.profiles.trust import doubt
@@ -65,7 +65,7 @@ def profiled(machine, *, passes, seed=0, deadline=None):
         seed=seed,
         notice=lambda *_: None,
         deadline=deadline or Deadline(clock=machine.clock),
-        odd=lambda timed: odd_shapes(timed, None, **EAGER),
+        odd=lambda timed: odd_shapes(timed, samples_of(timed, **EAGER), None),
     )
     samples = samples_of(visits.timed, **EAGER) + reference_samples(visits)
     table, report = fit_cost_table(samples, tiers=None, contract={}, provenance=visit_facts(visits), seed=seed)
@@ -105,3 +105,48 @@ def test_costs_are_right_within_a_tenth_or_the_table_is_refused(trouble):
         else:
             assert furthest(table, machine) < 0.1, f"seed {seed}"
     assert refused <= 2
+
+
+def test_the_reference_takes_a_twentieth_of_the_time_and_is_kept_with_the_raw_samples():
+    machine = Machine(0, slow=TROUBLES["drift"]["slow"])
+    _, _, visits, samples = profiled(machine, passes=3)
+    assert machine.referring < (REFERENCE_SHARE + 0.01) * machine.now
+    kept = [s for s in samples if s.phase == "reference"]
+    assert [s.seconds for s in kept] == list(visits.reference_seconds)
+    assert {(s.requests, s.rows) for s in kept} == {(1, 8)}
+    late = next(s for s in reversed(samples) if s.phase == "verify" and s.pass_index == 2)
+    assert late.slowdown > 1.2  # seconds * slowdown is what the clock said
+    assert late.seconds == pytest.approx(machine.verify(late.requests, late.rows, late.context), rel=0.15)
+
+
+def test_a_shape_that_was_slow_once_is_timed_again():
+    machine, slow = Machine(0, noise=0.01), Shape(requests=8, rows=32, mean_context=64)
+    honest = machine.visit
+    machine.visit = lambda cell, number: (
+        honest(cell, number).at_usual_speed(0.4, True) if (cell, number) == (slow, 0) else honest(cell, number)
+    )
+    _, _, visits, _ = profiled(machine, passes=2)
+    assert visits.again >= 1 and visits.apart == ()
+    assert [t.number for t in visits.timed if t.cell == slow] == [0, 1, 2]
+
+
+def test_a_deadline_is_kept_and_what_is_left_out_is_said():
+    quiet = Machine(0)
+    profiled(quiet, passes=3)
+    for seconds, says in ((1.5 * quiet.now, "nothing"), (quiet.now / 2, "2 of 3 passes"), (quiet.now / 8, "row total")):
+        machine = Machine(0)
+        table, _, visits, _ = profiled(machine, passes=3, deadline=Deadline(seconds, machine.clock))
+        assert machine.now < seconds + 5, "one visit takes up to 3 seconds"
+        assert says in table.provenance["left_out"]
+        assert furthest(table, machine) < 0.1 or visits.left_out
+
+
+def test_passes_go_first_then_row_totals_then_batch_sizes():
+    cells = shapes(BATCHES, CONTEXTS, BLOCK)
+    assert fit_in(cells, 3, lambda cell: 1.0, 3.0 * len(cells)) == (cells, 3, [])
+    kept, passes, said = fit_in(cells, 3, lambda cell: 1.0, 2.5 * len(cells))
+    assert (kept, passes, said) == (cells, 2, ["1 of 3 passes"])
+    kept, passes, said = fit_in(cells, 2, lambda cell: 1.0, 20.0)
+    assert passes == 1 and {c.requests for c in kept} == {1, 4} and "batch size 16" in said and "batch size 8" in said
+    assert {c.rows for c in kept if c.requests == 4} == {4, 8, 16, 32}
+    assert {c.requests for c in fit_in(cells, 2, lambda cell: 1.0, 0.5)[0]} == {1}
