@@ -15,6 +15,8 @@ HINT = "profile again with little else on this machine: dsbench profile-cost"
 
 def doubt(provenance: Mapping[str, str]) -> str:
     """Why a table is too far off to plan with; empty where it is not, or where its errors are not known."""
+    if _number(provenance.get(MEDIAN, "")) is None and provenance.get("left_out", "nothing") != "nothing":
+        return "so few shapes were timed that none could be held out to test it on"
     for name, most, what in ((MEDIAN, MOST_MEDIAN, "half"), (P95, MOST_P95, "one in twenty")):
         error = _number(provenance.get(name, ""))
         if error is not None and not error <= most:

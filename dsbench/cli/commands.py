@@ -145,6 +145,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     from dsbench.machine.selftest import Outcome
     from dsbench.machine.selftest import selftest as check
 
+    until = deadline_of(config.within)
     if prompts < 1:
         raise UsageError(f"prompts must be >= 1, got {prompts}")
     modes = [name.strip() for name in mode.split(",")]
@@ -172,7 +173,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
             word = "a rounding tie" if d.tie else "NOT EXPLAINED"
             print(f"    {d.prompt} parts at token {d.index}: the two scores differ by {d.gap:.2g}, {word}")
 
-    outcomes = check(
+    outcomes, left_out = check(
         deployment,
         table,
         engine,
@@ -184,11 +185,14 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
         max_tokens=max_tokens,
         seed=config.seed,
         notice=tell,
+        deadline=until,
     )
     every = [d for outcome in outcomes for d in outcome.differences]
     bad = [d for d in every if not d.tie]
     same, tokens = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("same", "tokens"))
     told = f"{same} texts the same, {len(every) - len(bad)} rounding ties, {len(bad)} unexplained"
+    if left_out:
+        print(f"left out for --within {config.within}: {'; '.join(left_out)}")
     print(f"{told}; {tokens} tokens compared in {deployment.contract['dtype']}, {config.numerics} numerics")
     if bad:
         raise DsbenchError(
