@@ -133,6 +133,7 @@ def visit_all(
     order = random.Random(seed)
     left_out: list[str] = []
     first: list[Shape] = []
+    walk.total = passes * len(cells)
     if walk.deadline.given:
         first = [min(cells, key=_size), max(cells, key=_size)]
         for cell in first:

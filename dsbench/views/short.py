@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dsbench.analysis.summary import summary_frame
+from dsbench.results.labels import arm_rank
 from dsbench.results.store import RunStore
 
+WIDTH = 80
 HEAD = "{:<18} {:>4}  {:<11} {:>8} {:>8}  {:>7} {:>7}  {}"
 WORDS = ("vs_fixed_word", "vs_none_word")
 UNSAID = "-"
@@ -19,11 +22,11 @@ def print_short(run: Path) -> None:
     """Raises UsageError for a run without a finished cell."""
     store = RunStore(run)
     rows = summary_frame(store).to_dict("records")
-    label = "SIMULATED: " if "simulated" in str(store.read_run().get("labels", {})) else ""
-    print(HEAD.format("workload", "R", "arm", "tokens/s", "per user", "/ none", "/ best", "word").rstrip())
-    for row in rows:
+    label = "SIMULATED: " if (store.read_run().get("labels") or {}).get("simulated") else ""
+    print(HEAD.format("workload", "R", "arm", "tokens/s", "per user", "/ none", "/ best", "vs best").rstrip())
+    for row in sorted(rows, key=lambda r: (r["workload"], r["batch"], arm_rank(r["arm"]))):
         print(_line(row))
-    print(f"{label}{sentence(rows)}")
+    print(textwrap.fill(f"{label}{sentence(rows)}", WIDTH))
     pictures = sorted((run / "plots").glob("frontier*.png"))
     if pictures:
         print(f"picture: {pictures[0]}")
@@ -39,8 +42,8 @@ def sentence(rows: Sequence[dict[str, Any]]) -> str:
         ratios = {row["batch"]: row[base] for row in mine if _known(row.get(base))}
         if ratios:
             low, high = min(ratios, key=lambda r: ratios[r]), max(ratios, key=lambda r: ratios[r])
-            span = f"{ratios[low]:.2f} (R = {low})"
-            parts.append(f"{span} to {ratios[high]:.2f} (R = {high}) times as fast as {name}")
+            least = f"{ratios[low]:.2f} (R = {low}) to " if low != high else ""
+            parts.append(f"{least}{ratios[high]:.2f} (R = {high}) times as fast as {name}")
     if not parts:
         return "compact was compared with no other arm."
     flagged = sum(bool(row["flags"]) for row in rows)
