@@ -65,6 +65,7 @@ class RunConfig:
     cost: str = ""  # a cost table; "" = this machine's, measured if there is none
     calibration: str = ""  # a calibration file; "" = the drafter's own
     out: str = "runs/latest"
+    within: str = ""  # how long it may take, e.g. 4m; what does not fit is left out, and said
     launcher: str = "local"  # ray: cells are spread over its workers, one device each
     workers: int = 0  # of a launcher; 0 = as many as it has GPUs, or one
 

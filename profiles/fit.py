@@ -20,15 +20,20 @@ from dsbench.errors import UsageError
 from dsbench.profiles.additive import AdditiveFit, confounded, fit_additive
 from dsbench.profiles.cost import Box, CostTable
 from dsbench.profiles.curve import Curve, FloatArray, round_up
+from dsbench.profiles.falls import FALLS, NONE, falls
 from dsbench.profiles.holdout import choose_holdout
 from dsbench.profiles.no_draft import NoDraftPass, no_draft_line
 from dsbench.profiles.robust import middle, pass_factors
+from dsbench.profiles.trust import MEDIAN, P95
 
 Phase = Literal["verify", "draft"]
 # kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter.
 # shallow: a draft pass whose sequential head makes the first depth alone, of a block of `rows`; reference: the shape
 # that is timed all along, seconds as the clock said
 Raw = Literal["pass", "step", "no-draft", "no-draft step", "shallow", "reference"]
+
+
+FEW = 4  # costs that fall, at most, as provenance names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def collapse(samples: Iterable[CostSample], phase: Phase) -> tuple[CostCell, ...
     cells = []
     for (requests, rows, context), passes in by_pass.items():
         medians = np.array([seconds / factors[number] for number, seconds in passes.items()])
-        seconds = middle(medians)
+        seconds = middle(medians.tolist())
         cells.append(
             CostCell(
                 requests=requests,
@@ -173,7 +178,7 @@ def fit_cost_table(
             context=_range([cell.context for cell in verify_cells]),
         ),
         contract=contract,
-        provenance=provenance | _figures(verify_report),
+        provenance=provenance | _figures(verify_report) | {FALLS: "; ".join(falls(verify_cells)[:FEW]) or NONE},
     )
     return table, FitReport(verify=verify_report, draft=draft_report, cells=verify_table + draft_table)
 
@@ -290,8 +295,8 @@ def _figures(report: PhaseReport) -> dict[str, str]:
     p95 = "none" if report.heldout_p95 is None else f"{report.heldout_p95:.4f}"
     return {
         "fit_cells": str(report.cells),
-        "fit_heldout_error_median": heldout,
-        "fit_heldout_error_p95": p95,
+        MEDIAN: heldout,
+        P95: p95,
         "fit_confounded": ", ".join(report.confounded) or "none",
     }
 

@@ -11,6 +11,7 @@ from dsbench.profiles.curve import FloatArray
 AGREE = 0.15  # repeats within this share of their middle agree
 NOTICED = 0.05  # a machine that is slower by less than this is at its usual speed
 LEAST_CELLS = 4  # fewer cells than this do not tell a slow pass from a slow cell
+USUAL = 0.1  # share of the time at which the machine is at its usual speed, or faster
 NEAREST = 5  # reference samples that tell the speed of a moment
 
 
@@ -46,17 +47,22 @@ def pass_factors(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {number: factor if factor > 1 + NOTICED else 1.0 for number, factor in factors.items()}
 
 
-def slowdowns(reference: Sequence[tuple[float, float]], at: Sequence[float]) -> list[float]:
-    """How many times slower than usual the machine was at each of the times `at`; 1 where about as usual.
+def slowdowns(reference: Sequence[tuple[float, float]], at: Sequence[float]) -> list[tuple[float, bool]]:
+    """How many times slower than usual the machine was at each of the times `at`, and whether that is certain.
 
-    reference: (when, seconds) of one and the same shape, timed all along. Usual is what it does in a quarter of the
-    time or more; the median of the nearest few tells a slow machine from one slow sample.
+    reference: (when, seconds) of one and the same shape, timed all along. Usual is what it does when little else runs,
+    a tenth of the time. The median of the nearest few tells a slow machine from a slow sample; it is not certain where
+    these disagree, as when the machine becomes slow or fast at once.
     """
     when, seconds = (np.array(column, np.float64) for column in zip(*reference, strict=True))
 
-    def near(moment: float) -> float:
-        return float(np.median(seconds[np.argsort(np.abs(when - moment), kind="stable")[:NEAREST]]))
+    def near(moment: float) -> FloatArray:
+        return np.sort(seconds[np.argsort(np.abs(when - moment), kind="stable")[:NEAREST]])
 
-    usual = float(np.quantile([near(moment) for moment in when], 0.25))
-    factors = [near(moment) / usual for moment in at]
-    return [factor if abs(factor - 1) > NOTICED else 1.0 for factor in factors]
+    usual = float(np.quantile([np.median(near(moment)) for moment in when], USUAL))
+    found = []
+    for moment in at:
+        few = near(moment)
+        inner = few[1:-1] if len(few) == NEAREST else few  # one slow sample does not make it uncertain
+        found.append((float(np.median(few)) / usual, bool(inner[-1] <= (1 + AGREE) * inner[0])))
+    return found

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from dsbench.deploy.cost_file import cost_file, cost_path, longest_context, measure_table
 from dsbench.deploy.deployment import calibration_path, deploy, known_contract, pick_device
 from dsbench.deploy.engines import Engines
 from dsbench.errors import DsbenchError, UsageError
 from dsbench.machine.pass_table import print_rounds, round_times
+from dsbench.profiles.calibration import CalibrationSet, Rule
 from dsbench.profiles.calibration_report import report_path
 from dsbench.profiles.cost import load_cost_table
 from dsbench.profiles.events import parse_events
+from dsbench.profiles.regret import guessed_survival, heldout_regret
 from dsbench.profiles.samples import load_samples
+from dsbench.profiles.trust import require_trust
 from dsbench.ranges import parse_batches, parse_range, split_workloads
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.policy.make import refuse_anticipation
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, default_home
 from dsbench.settings import RunConfig
+from dsbench.sweep.estimate import GUESS
+from dsbench.views.cost_text import print_doubts, print_regret
 from dsbench.views.printing import print_fit, print_lengths, print_plan, print_report
+from dsbench.within import deadline_of
 from dsbench.writing import check_writable, file_to_write, note
 
 
@@ -30,6 +38,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     contexts = parse_range(context, what="context")
     if passes < 1:
         raise UsageError(f"passes must be >= 1, got {passes}")
+    until = deadline_of(config.within)
     file_to_write(out)
     check_writable(plots)
     deployment = deploy(config)
@@ -38,15 +47,33 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
         raise UsageError(f"context {contexts[-1]} is too long for this model", hint=f"at most {longest}")
     path = out or cost_path(deployment)
     file_to_write(path)
-    table, report = measure_table(deployment, config, batches, contexts, passes, path)
-    print_rounds(round_times(load_samples(path)))
+    table, report = measure_table(deployment, config, batches, contexts, passes, path, until)
+    samples = load_samples(path)
+    print_rounds(round_times(samples))
     print_fit(report)
+    acceptance = acceptance_of(deployment.calibrations, config, deployment.drafter.block)
+    print_regret(heldout_regret(samples, table.tiers, guessed_survival(acceptance, seed=config.seed), seed=config.seed))
+    print_doubts(table.provenance)
     print(f"cost table: {path}")
     if plots is not None:
         from dsbench.views.plots_cost import draw_cost
 
         for picture in draw_cost(table, report, plots):
             print(picture)
+    require_trust(table, f"the cost table {path}")
+
+
+def acceptance_of(calibrations: CalibrationSet | None, config: RunConfig, block: int) -> Sequence[float]:
+    """Mean acceptance at each depth [block], by the calibration for the sampling; a guess without one."""
+    try:
+        if calibrations is not None:
+            rule = cast(Rule, config.accept)
+            found = calibrations.choose(rule, config.temperature, config.top_k, config.top_p).calibration.prior
+            if len(found) == block:
+                return found
+    except DsbenchError:  # none for this sampling
+        pass
+    return [GUESS] * block
 
 
 def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: bool, as_json: bool = False) -> None:
@@ -119,6 +146,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
     from dsbench.machine.selftest import Outcome
     from dsbench.machine.selftest import selftest as check
 
+    until = deadline_of(config.within)
     if prompts < 1:
         raise UsageError(f"prompts must be >= 1, got {prompts}")
     modes = [name.strip() for name in mode.split(",")]
@@ -146,7 +174,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
             word = "a rounding tie" if d.tie else "NOT EXPLAINED"
             print(f"    {d.prompt} parts at token {d.index}: the two scores differ by {d.gap:.2g}, {word}")
 
-    outcomes = check(
+    outcomes, left_out = check(
         deployment,
         table,
         engine,
@@ -158,11 +186,14 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
         max_tokens=max_tokens,
         seed=config.seed,
         notice=tell,
+        deadline=until,
     )
     every = [d for outcome in outcomes for d in outcome.differences]
     bad = [d for d in every if not d.tie]
     same, tokens = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("same", "tokens"))
     told = f"{same} texts the same, {len(every) - len(bad)} rounding ties, {len(bad)} unexplained"
+    if left_out:
+        print(f"left out for --within {config.within}: {'; '.join(left_out)}")
     print(f"{told}; {tokens} tokens compared in {deployment.contract['dtype']}, {config.numerics} numerics")
     if bad:
         raise DsbenchError(

@@ -18,6 +18,7 @@ from dsbench.cli.options import (
     Target,
     Temperature,
     Threads,
+    Within,
     config_of,
 )
 
@@ -42,6 +43,7 @@ def profile_cost_command(
     batch: Annotated[str | None, typer.Option(help="Batch sizes, e.g. 1:16:x2.")] = None,
     context: Annotated[str, typer.Option(help="Mean context tokens a request.")] = "64,256",
     passes: Annotated[int, typer.Option(help="Passes over all shapes, each in random order.")] = 3,
+    within: Within = None,
     out: Annotated[Path | None, typer.Option(help="Table file; default: this machine's cache.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the picture of the fit.")] = None,
 ) -> None:

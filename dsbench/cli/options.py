@@ -28,6 +28,7 @@ DraftDepth = Annotated[str | None, typer.Option("--draft", help="planned, or ful
 Cost = Annotated[str | None, typer.Option(help="Cost table; else this machine's own.")]
 Start = Annotated[str | None, typer.Option(help="spread: first requests are as far on as if come before; together.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Output tokens a request at most.")]
+Within = Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 4m: what does not fit is left out.")]
 CalibrationFile = Annotated[str | None, typer.Option("--calibration", help="Calibration file of the drafter.")]
 
 TemplateArg = Annotated[

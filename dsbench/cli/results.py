@@ -28,11 +28,15 @@ def plot_command(
 
 
 @results_app.command("show")
-def show_command(run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest")) -> None:
+def show_command(
+    run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
+    short: Annotated[bool, typer.Option("--short/--wide", help="One table of 80 columns; all there is.")] = False,
+) -> None:
     """Print a run's table."""
+    from dsbench.views.short import print_short
     from dsbench.views.summary import print_summary
 
-    print_summary(run)
+    (print_short if short else print_summary)(run)
 
 
 @results_app.command("slo")

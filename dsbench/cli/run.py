@@ -29,6 +29,7 @@ from dsbench.cli.options import (
     Threads,
     TopK,
     TopP,
+    Within,
     config_of,
 )
 
@@ -76,6 +77,7 @@ def sweep_command(
     out: Annotated[str | None, typer.Option(help="Run folder.")] = None,
     launcher: Annotated[str | None, typer.Option(help="local; ray: spread over its workers, a device each.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers of the launcher; default: as many as GPUs.")] = None,
+    within: Within = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, and stop.")] = False,
     json_out: Annotated[bool, typer.Option("--json", help="The summary's rows as JSON on stdout.")] = False,
@@ -182,6 +184,7 @@ def selftest_command(
     prompts: Annotated[int, typer.Option(help="Prompts in all.")] = 32,
     max_tokens: Annotated[int, typer.Option(help="Output tokens a request.")] = 32,
     temperatures: Annotated[str, typer.Option()] = "0,1",
+    within: Within = None,
 ) -> None:
     """Check that every arm at every batch size writes one text; under rules other than coupled at T = 0 only.
 

@@ -12,14 +12,16 @@ import datetime
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dsbench.deploy.deployment import Deployment, environment
 from dsbench.deploy.profile_passes import PassTimer, pool_of, profile_device
-from dsbench.deploy.visits import Timed, Visits, shapes, visit_all
+from dsbench.deploy.visits import Shape, Timed, Visits, shapes, visit_all
 from dsbench.profiles.cost import CostTable
 from dsbench.profiles.fit import CostSample, FitReport, fit_cost_table
 from dsbench.within import Deadline
 
+ODD = 0.15  # error of the fit on a shape that is timed again for it
 PLAIN_SHARE = 0.15  # of a deadline's seconds, kept for decoding without a drafter where passes are graphs
 
 
@@ -42,16 +44,23 @@ def profile_cost(
     plain = shapes(batches, contexts, 0) if deployment.graphs else []
     part = until.share(1 - PLAIN_SHARE) if deployment.graphs else until
     later = passes * len(plain)
+    sampled = partial(samples_of, block=block, graphs=deployment.graphs, overlap=deployment.overlap)
     visits = visit_all(
-        timer, cells, passes=passes, seed=seed, notice=lambda n, total: notice(n, total + later), deadline=part
+        timer,
+        cells,
+        passes=passes,
+        seed=seed,
+        notice=lambda n, total: notice(n, total + later),
+        deadline=part,
+        odd=lambda timed: odd_shapes(timed, sampled(timed), tiers),
     )
-    samples = samples_of(visits, block, graphs=deployment.graphs, overlap=deployment.overlap)
+    samples = sampled(visits.timed) + reference_samples(visits)
     if deployment.graphs:
         del device, timer  # their pages make room
         alone = replace(deployment, drafter=deployment.none, calibrations=None)
         device = profile_device(alone, pool_of(batches, contexts, seed), max(batches), graphs=True)
         timer = PassTimer(device, temperature=temperature, seed=seed)
-        made = len(visits.timed)
+        made = visits.made
         more = visit_all(
             timer,
             plain,
@@ -86,12 +95,24 @@ def visit_facts(visits: Visits) -> dict[str, str]:
     }
 
 
-def samples_of(visits: Visits, block: int, *, graphs: bool, overlap: bool) -> list[CostSample]:
-    """The samples of a profile, those of the reference among them."""
-    samples = pass_samples(visits.timed, block, overlap=overlap or not graphs)
+def samples_of(timed: Sequence[Timed], *, block: int, graphs: bool, overlap: bool) -> list[CostSample]:
+    return pass_samples(timed, block, overlap=overlap or not graphs)
+
+
+def reference_samples(visits: Visits) -> list[CostSample]:
     cell = visits.reference
     at = (cell.requests, cell.rows, cell.requests * cell.mean_context)
-    return samples + [CostSample(*at, s, "reference", i) for i, s in enumerate(visits.reference_seconds)]
+    return [CostSample(*at, seconds, "reference", i) for i, seconds in enumerate(visits.reference_seconds)]
+
+
+def odd_shapes(timed: Sequence[Timed], samples: Sequence[CostSample], tiers: tuple[int, ...] | None) -> list[Shape]:
+    """Shapes that a fit of all of them is far from, the furthest first; one of them may have been timed wrong."""
+    _, report = fit_cost_table(samples, tiers=tiers, contract={}, provenance={}, holdout=0.0)
+    shape_of = {(t.cell.requests, t.cell.rows, t.context): t.cell for t in timed}
+    shape_of |= {(t.cell.requests, 0, t.context): t.cell for t in timed if t.cell.rows == t.cell.requests}
+    far = [fit for fit in report.cells if abs(fit.residual) > ODD]
+    far.sort(key=lambda fit: -abs(fit.residual))
+    return [shape_of[fit.cell.requests, fit.cell.rows, fit.cell.context] for fit in far]
 
 
 def plain_samples(timed: Sequence[Timed]) -> list[CostSample]:

@@ -6,6 +6,7 @@ brought to the machine's usual speed. Shapes whose repeats disagree all the same
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from dsbench.within import Deadline
 
 ROWS_PER_REQUEST = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 REFERENCE_SHARE = 0.05  # of the profile's seconds, at most
-AGAIN = 2  # rounds of visits to shapes whose repeats disagree; all in all at most as many visits as a pass has
+AGAIN = 2  # rounds of visits to doubtful shapes; all in all half as many visits as a pass has, at most
 SPARE = 0.2  # of a deadline's seconds, kept for these
 
 
@@ -43,13 +44,14 @@ class Timed:
     verify: tuple[float, ...] = ()
     shallow: tuple[float, ...] = ()  # the draft's first slot alone
     slowdown: float = 1.0  # of the machine then; the seconds are divided by it
+    certain: bool = True  # whether that is well known
 
     @property
     def passes(self) -> float:
         """What repeats are compared by: the passes where they are timed alone, else the step."""
         return statistics.median(self.draft) + statistics.median(self.verify) if self.verify else self.step
 
-    def at_usual_speed(self, slowdown: float) -> Timed:
+    def at_usual_speed(self, slowdown: float, certain: bool) -> Timed:
         """The same visit, had the machine been at its usual speed."""
 
         def each(seconds: tuple[float, ...]) -> tuple[float, ...]:
@@ -63,6 +65,7 @@ class Timed:
             verify=each(self.verify),
             shallow=each(self.shallow),
             slowdown=slowdown,
+            certain=certain,
         )
 
 
@@ -73,6 +76,7 @@ class Visits:
     timed: tuple[Timed, ...]  # at the machine's usual speed, in the order of time
     reference: Shape
     reference_seconds: tuple[float, ...]  # as the clock said, in the order of time
+    made: int  # visits in all, those that were left aside too
     again: int  # visits to shapes whose repeats disagreed
     apart: tuple[Shape, ...]  # shapes whose repeats still do
     left_out: tuple[str, ...]  # for the deadline, in words
@@ -119,15 +123,17 @@ def visit_all(
     seed: int,
     notice: Callable[[int, int], None],
     deadline: Deadline | None = None,
+    odd: Callable[[Sequence[Timed]], Sequence[Shape]] = lambda timed: (),
 ) -> Visits:
-    """Times each cell `passes` times, and those whose repeats disagree again; fewer for the deadline's sake.
+    """Times each cell `passes` times, and doubtful ones again; fewer for the deadline's sake.
 
-    notice: visits made, and to be made.
+    Doubtful: whose repeats disagree, and those that `odd` names. notice: visits made, and to be made.
     """
     walk = Walk(timer, reference_of(cells), deadline or Deadline(), notice)
     order = random.Random(seed)
     left_out: list[str] = []
     first: list[Shape] = []
+    walk.total = passes * len(cells)
     if walk.deadline.given:
         first = [min(cells, key=_size), max(cells, key=_size)]
         for cell in first:
@@ -138,7 +144,7 @@ def visit_all(
         for cell in order.sample(list(cells), len(cells)):
             if number or cell not in first:
                 walk.visit(cell, number)
-    again = walk.visit_again(cells, passes)
+    again = walk.visit_again(len(cells) // 2, passes, odd)
     if walk.skipped:
         left_out.append(f"{walk.skipped} visits when the time was up")
     timed = walk.at_usual_speed()
@@ -146,6 +152,7 @@ def visit_all(
         timed=tuple(timed),
         reference=walk.reference,
         reference_seconds=tuple(seconds for _, seconds in walk.references),
+        made=len(walk.visited),
         again=again,
         apart=tuple(disagreeing(timed)),
         left_out=tuple(left_out),
@@ -199,28 +206,34 @@ class Walk:
         return self.deadline.left() + sum(self.seconds_of(cell) for cell in made)
 
     def at_usual_speed(self) -> list[Timed]:
-        factors = slowdowns(self.references, [when for when, _, _ in self.visited])
-        return [timed.at_usual_speed(factor) for factor, (_, _, timed) in zip(factors, self.visited, strict=True)]
+        """The visits; of a cell only those at a time whose speed is certain, where it has such."""
+        speeds = slowdowns(self.references, [when for when, _, _ in self.visited])
+        timed = [t.at_usual_speed(*speed) for speed, (_, _, t) in zip(speeds, self.visited, strict=True)]
+        sure = {t.cell for t in timed if t.certain}
+        return [t for t in timed if t.certain or t.cell not in sure]
 
-    def visit_again(self, cells: Sequence[Shape], passes: int) -> int:
-        """Visits the shapes whose repeats disagree, a few times at most; returns how often."""
+    def visit_again(self, most: int, passes: int, odd: Callable[[Sequence[Timed]], Sequence[Shape]]) -> int:
+        """Visits doubtful shapes, `most` times in all; returns how often."""
         made = 0
         for number in range(passes, passes + AGAIN):
-            apart = disagreeing(self.at_usual_speed())[: len(cells) - made]
-            self.total = len(self.visited) + len(apart)
-            for cell in apart:
+            self._refer()
+            timed = self.at_usual_speed()
+            doubtful = list(dict.fromkeys([*disagreeing(timed), *odd(timed)]))[: most - made]
+            self.total = len(self.visited) + len(doubtful)
+            for cell in doubtful:
                 self.visit(cell, number)
-            made += len(apart)
+            made += len(doubtful)
         self._refer()
         return made
 
 
 def disagreeing(timed: Sequence[Timed]) -> list[Shape]:
-    """The shapes whose repeats disagree, those that differ most first."""
+    """The shapes whose repeats disagree, or that have none at a certain speed; those that differ most first."""
     repeats: dict[Shape, list[float]] = {}
     for t in timed:
         repeats.setdefault(t.cell, []).append(t.passes)
     apart = {cell: max(times) / min(times) for cell, times in repeats.items() if not agree(times)}
+    apart |= {t.cell: math.inf for t in timed if not t.certain}
     return sorted(apart, key=lambda cell: -apart[cell])
 
 

@@ -23,6 +23,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.request import Request
 from dsbench.runtime.state import PoolShape, StatePool
 from dsbench.sweep.generate import build_requests, run_requests
+from dsbench.within import Deadline
 
 ROUNDING = {torch.float32: 2e-3, torch.bfloat16: 1.0}  # of logits that differ by the order of their sums alone
 
@@ -66,19 +67,30 @@ def selftest(
     max_tokens: int,
     seed: int,
     notice: Callable[[Outcome], None],
-) -> list[Outcome]:
-    """Runs `prompts` requests in all, spread over the workloads, in every combination.
+    deadline: Deadline | None = None,
+) -> tuple[list[Outcome], list[str]]:
+    """Runs `prompts` requests in all, spread over the workloads, in every combination; those left out, in words.
+
+    Left out are those that would not end before the deadline: each is taken to last as long as the longest of its
+    batch size, or of all, so far.
 
     The texts compared with are those of plain decoding: where passes are captured graphs, without these and at the
     largest batch size, else at the first.
     """
     outcomes: list[Outcome] = []
+    left_out: list[str] = []
+    until, took = deadline or Deadline(), dict[int, float]()
     engines, eager = Engines(deployment, requests=max(batches)), replace(deployment, graphs=False)
     for temperature in temperatures:
         sampling = {"temperature": temperature, "max_tokens": max_tokens}
         wanted: list[Request] | None = None
         for mode in ("none", *(m for m in modes if m != "none")):
             for batch in batches:
+                longest = took.get(batch, max(took.values(), default=0.0))
+                if wanted is not None and longest > until.left():
+                    left_out.append(f"{mode} at T = {temperature:g}, batch {batch}")
+                    continue
+                begin = until.clock()
                 requests = _requests(deployment, workloads, prompts, seed, sampling)
                 if wanted is None and deployment.graphs:
                     wanted = _requests(deployment, workloads, prompts, seed, sampling)
@@ -88,7 +100,8 @@ def selftest(
                 outcome = _compare(deployment, mode, batch, temperature, requests, wanted)
                 outcomes.append(outcome)
                 notice(outcome)
-    return outcomes
+                took[batch] = max(took.get(batch, 0.0), until.clock() - begin)
+    return outcomes, left_out
 
 
 def _requests(

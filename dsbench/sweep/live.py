@@ -11,7 +11,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from dsbench.results.metrics import AFTER_A_FAILURE, fallbacks, round_seconds
+from dsbench.results.metrics import AFTER_A_FAILURE, fallbacks, held_slots, measured
+from dsbench.results.open_loop import open_rates
+from dsbench.results.store import Cell
 from dsbench.sweep.order import Measured, Task
 from dsbench.writing import note
 
@@ -19,7 +21,10 @@ RUNNING, WAITING = "...", "-"
 
 
 class Lines:
-    """A line for each repeat that ended."""
+    """A line for each repeat that ended: tokens/s of its cell by the repeats so far, as the run's table has it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[Measured]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -31,7 +36,9 @@ class Lines:
         pass
 
     def ended(self, task: Task, measured: Measured) -> None:
-        cell, pace = task.cell, pace_of(measured)
+        cell = task.cell
+        self._seen.setdefault(task.key, []).append(measured)
+        pace = pace_of(self._seen[task.key], cell)
         note(
             f"{cell.workload:>10}  batch {cell.batch:<3} {cell.mode:<12} repeat {task.number + 1}: {pace:7.1f} tokens/s"
         )
@@ -46,7 +53,8 @@ class Grid:
 
     def __init__(self, console: Console, modes: Sequence[str], batches: Sequence[int], *, total: int) -> None:
         self._modes, self._batches, self._total = modes, batches, total
-        self._workload, self._paces = "", dict[tuple[str, int, str], list[float]]()
+        self._workload, self._seen = "", dict[tuple[str, int, str], list[Measured]]()
+        self._paces: dict[tuple[str, int, str], float] = {}
         self._running: set[tuple[str, int, str]] = set()
         self._begin, self._ended = time.monotonic(), 0
         self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self.table)
@@ -66,7 +74,8 @@ class Grid:
     def ended(self, task: Task, measured: Measured) -> None:
         self._ended += 1
         self._running.discard(_place(task))
-        self._paces.setdefault(_place(task), []).append(pace_of(measured))
+        self._seen.setdefault(_place(task), []).append(measured)
+        self._paces[_place(task)] = pace_of(self._seen[_place(task)], task.cell)
         _tell_failures(measured)
         self._live.refresh()
 
@@ -82,9 +91,8 @@ class Grid:
         return Group(f"{self._workload}: tokens/s, {self._ended} of {self._total} repeats{left}", table)
 
     def _text(self, place: tuple[str, int, str]) -> str:
-        paces = self._paces.get(place, [])
-        mean = f"{sum(paces) / len(paces):.0f}" if paces else ""
-        return (mean + (RUNNING if place in self._running else "")) or WAITING
+        pace = self._paces.get(place)
+        return (("" if pace is None else f"{pace:.0f}") + (RUNNING if place in self._running else "")) or WAITING
 
 
 def progress(modes: Sequence[str], batches: Sequence[int], *, total: int) -> Grid | Lines:
@@ -93,10 +101,18 @@ def progress(modes: Sequence[str], batches: Sequence[int], *, total: int) -> Gri
     return Grid(console, modes, batches, total=total) if console.is_terminal else Lines()
 
 
-def pace_of(measured: Measured) -> float:
-    """Tokens/s of all steps of the repeat, prompts not counted: a sign of life, not the cell's throughput."""
-    steps = measured.tables["steps"]
-    return float(steps["delivered"].sum() / max(round_seconds(steps).sum(), 1e-9))
+def pace_of(repeats: Sequence[Measured], cell: Cell) -> float:
+    """Tokens/s of the cell by these repeats: the number that the run's table will show."""
+    import pandas as pd
+
+    steps, served = (
+        pd.concat([m.tables[name].assign(rep=i) for i, m in enumerate(repeats)], ignore_index=True)
+        for name in ("steps", "requests")
+    )
+    if cell.arrivals:
+        rate = open_rates(measured(served), steps)["throughput"]
+        return float(rate["value"]) if rate else 0.0
+    return cell.batch * held_slots(served).speed
 
 
 def _tell_failures(measured: Measured) -> None:

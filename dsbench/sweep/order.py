@@ -7,6 +7,7 @@ so that its arms are compared on the same one.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from dsbench.errors import UsageError
 from dsbench.results.contamination import repeat_flags
 from dsbench.results.metrics import cell_summary
 from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.within import Deadline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,10 +131,12 @@ def run_missing(
     repeats: int,
     seed: int,
     blocks: Mapping[str, int],
-) -> list[Task]:
+    deadline: Deadline | None = None,
+) -> tuple[list[Task], list[Block]]:
     """Writes run.json, measures the repeats that the store lacks, writes their cells and summary.csv.
 
-    body: run.json; blocks: draft tokens a round by mode. Returns the tasks that were given up.
+    body: run.json; blocks: draft tokens a round by mode. Returns the tasks that were given up, and what is left out for
+    the deadline's sake: then the first repeats of all points come before the second ones.
     """
     order = order_of(points, repeats=repeats, seed=seed)
     body, code = {**body, "order": order_facts(order)}, body.get("code", "")
@@ -155,10 +159,61 @@ def run_missing(
         if not store.tells(key, done[key], code):
             finish_cell(key, cell)
     left = [tuple(task for task in block if task.number not in done[task.key]) for block in order]
-    given_up = launcher.work([block for block in left if block], watcher.began, receive)
+    left, pace = [block for block in left if block], Pace(deadline or Deadline())
+    if pace.deadline.given:
+        left.sort(key=lambda block: block[0].number)
+        given_up = [lost for block in pace.fitting(left) for lost in launcher.work([block], watcher.began, receive)]
+        for key, cell in itertools.chain(*points):
+            if done[key] and not store.tells(key, done[key], code):
+                write_cell(store, key, cell, block=blocks[cell.mode], code=code)
+    else:
+        given_up = launcher.work(left, watcher.began, receive)
     if store.cells():
         write_summary(store)
-    return given_up
+    return given_up, pace.left_out
+
+
+class Pace:
+    """How long blocks take, as they are measured; which of those to come still fit."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.left_out: list[Block] = []
+        self._took: dict[tuple[str, int, float], list[float]] = {}  # seconds a task, by place
+
+    def fitting(self, blocks: Sequence[Block]) -> Iterator[Block]:
+        """Those that fit into what is left, and the first; each is measured before the next is asked for."""
+        for i, block in enumerate(blocks):
+            if i and self.seconds_of(block) > self.deadline.left():
+                self.left_out.append(block)
+                continue
+            begin = self.deadline.clock()
+            yield block
+            took = (self.deadline.clock() - begin) / len(block)
+            self._took.setdefault(_place(block), []).append(took)
+
+    def seconds_of(self, block: Block) -> float:
+        """As long a task as at its own place before; else as at the place most like it, more for a larger batch."""
+        own = self._took.get(_place(block))
+        if own:
+            return len(block) * max(own)
+        batch = block[0].cell.batch
+        near = min(self._took, key=lambda place: abs(math.log(place[1] / batch)))
+        return len(block) * max(self._took[near]) * max(1.0, batch / near[1])
+
+
+def _place(block: Block) -> tuple[str, int, float]:
+    cell = block[0].cell
+    return cell.workload, cell.batch, cell.rate
+
+
+def left_out_text(blocks: Sequence[Block]) -> str:
+    """What a deadline left out, in words: repeats and batch sizes by workload."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for block in blocks:
+        load = f"batch {block[0].cell.batch}" + (f" at {block[0].cell.rate:g}/s" if block[0].cell.arrivals else "")
+        found.setdefault((block[0].cell.workload, block[0].number), []).append(load)
+    return "; ".join(f"{name}, repeat {n + 1}: {', '.join(loads)}" for (name, n), loads in found.items())
 
 
 def write_cell(store: RunStore, key: str, cell: Cell, *, block: int, code: str) -> None:

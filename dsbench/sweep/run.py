@@ -17,8 +17,9 @@ from dsbench.results.store import RunStore
 from dsbench.sweep.bench import EngineBench
 from dsbench.sweep.launch import LocalLauncher, PoolLauncher
 from dsbench.sweep.launch_ray import RayWorkers
-from dsbench.sweep.order import Launcher, Point, Watcher, missing, run_missing
+from dsbench.sweep.order import Launcher, Point, Watcher, left_out_text, missing, run_missing
 from dsbench.sweep.plan import Setting, SweepPlan
+from dsbench.within import deadline_of
 from dsbench.writing import note
 
 ENCODING_HINT = "name another --out; a template that writes the date is pinned by its own --template-arg"
@@ -51,6 +52,9 @@ def run_sweep(
     Raises EnvironmentRefused or UsageError, naming what differs, for a run begun with other settings; IncompleteRun
     where workers died too often.
     """
+    until = deadline_of(plan.config.within)
+    if until.given and plan.config.launcher != "local":
+        raise UsageError("--within is kept by the local launcher alone", hint="leave --within or --launcher out")
     recorded = store.read_run() if store.exists else None
     if recorded is not None:
         check_settings(recorded, plan, store.folder)
@@ -64,7 +68,7 @@ def run_sweep(
         notice(f"{plan.passes} passes: {counts}")
         points = points_of(plan, setting, body["code"])
         with progress(missing(store, points, plan.config.repeats)) as watcher:
-            given_up = run_missing(
+            given_up, left_out = run_missing(
                 store,
                 points,
                 body,
@@ -73,9 +77,12 @@ def run_sweep(
                 repeats=plan.config.repeats,
                 seed=plan.config.seed,
                 blocks=setting.blocks,
+                deadline=until,
             )
     finally:
         close()
+    if left_out:
+        notice(f"left out for --within {plan.config.within}: {left_out_text(left_out)} (--resume runs them)")
     if given_up:
         raise IncompleteRun(f"{len(given_up)} repeats lost their workers every time", hint="--resume tries them again")
 

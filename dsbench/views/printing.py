@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dsbench.sweep.plan import SweepPlan
 
 MOST_LINES = 24  # of a plan, a workload
-DOUBTED = 0.1  # error of a table's fit on shapes that it has not seen, the median
 KINDS = {
     "conditional": "draft k accepted, given that those before it were",
     "prefix": "the first k drafts all accepted (cumulative product)",
@@ -36,8 +35,6 @@ def print_fit(report: FitReport) -> None:
         errors = f"error median {percent(phase.heldout_median)}, 95% within {percent(phase.heldout_p95)}"
         print(f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out: {errors}", end="")
         print(f" (repeats of a cell spread {percent(phase.spread_median)})")
-    if (report.verify.heldout_median or 0) > DOUBTED:
-        print("the table is too far off to plan with: profile again with nothing else on this machine")
     if report.confounded:
         print(f"not told apart by these cells: {', '.join(report.confounded)}")
 

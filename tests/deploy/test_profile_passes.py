@@ -50,7 +50,7 @@ def test_every_tier_of_every_batch_is_timed_by_replay_and_by_step(profiled):
     assert rows == {1: {1, 2, 4, 5}, 3: {3, *(t for t in tiers if 3 < t < 15), 15}}
     count = {phase: sum(s.phase == phase for s in samples) for phase in ("pass", "verify", "step")}
     assert count["pass"] == count["verify"] == 3 * count["step"] > 0
-    assert {s.rows for s in samples if s.phase == "plain"} == {1, 3}
+    assert {s.rows for s in samples if s.phase == "no-draft"} == {1, 3}
     assert {(s.requests, s.rows) for s in samples if s.phase == "shallow"} == {(1, 4), (3, 4)}
     assert table.depth_bias >= 0 and table.depth.at == (1, 3)
     assert table.draft_seconds(3, 30, 2) <= table.draft_seconds(3, 30)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 
 import numpy as np
 import pytest
+from cost_tools import BLOCK, TIERS, fit, law, staircase_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression, minimize
@@ -22,10 +22,6 @@ from dsbench.profiles.holdout import choose_holdout
 from dsbench.profiles.no_draft import NoDraftPass, no_draft_line
 from dsbench.profiles.regret import decision_regret
 from dsbench.profiles.samples import load_samples, samples_path, save_samples
-
-TIERS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
-BLOCK = 7
-
 
 NO_DRAFT = NoDraftPass(requests=(1, 8), seconds=(0.004, 0.007), per_token=(1e-6, 3e-6))
 
@@ -45,29 +41,6 @@ def make_table(**changes):
         provenance={"date": "2026-11-29"},
     )
     return dataclasses.replace(table, **changes)
-
-
-def law(requests, rows, context, tiers=TIERS, walk=0.0):
-    """A staircase with jumps of unequal height, in seconds."""
-    tier = min(t for t in tiers if t >= rows)
-    jumps = 0.0015 * (tier > 32) + 0.004 * (tier > 96) + 1e-5 * tier
-    return 0.006 + 2e-5 * (requests - 1) + jumps + 2e-8 * context + walk * context / requests
-
-
-def staircase_samples(seed=0, noise=0.02, passes=5, walk=0.0):
-    rng = np.random.default_rng(seed)
-    for requests in (1, 2, 4, 8, 16, 24, 32):
-        rows = [t for t in TIERS if requests <= t <= requests * (BLOCK + 1)]
-        for count, tokens, index in itertools.product(rows, (256, 2048), range(passes)):
-            context = tokens * requests
-            seconds = law(requests, count, context, walk=walk) * (1 + noise * rng.standard_normal())
-            slow = 4.0 if rng.random() < 0.02 else 1.0
-            yield CostSample(requests, count, context, seconds * slow, "verify", index)
-            yield CostSample(requests, 0, context, 0.001 + 1e-5 * requests + 1e-8 * context, "draft", index)
-
-
-def fit(samples, tiers=TIERS):
-    return fit_cost_table(samples, tiers=tiers, contract={}, provenance={"date": "today"})
 
 
 # ---- evaluation

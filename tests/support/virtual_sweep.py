@@ -86,7 +86,9 @@ def run(folder, launcher, *, resume=False, watcher=None):
     }
     blocks = {mode: 0 if mode == "none" else BLOCK for mode in MODES}
     with writing(folder, resume=resume, notice=print) as store:
-        return run_missing(store, points(), body, launcher, watcher or Silent(), repeats=REPEATS, seed=0, blocks=blocks)
+        return run_missing(
+            store, points(), body, launcher, watcher or Silent(), repeats=REPEATS, seed=0, blocks=blocks
+        )[0]
 
 
 def on_disk(folder):

@@ -234,5 +234,5 @@ def test_the_live_grid_shows_what_runs_and_what_is_done():
     assert "math: tokens/s, 1 of 18 repeats, about" in lines[0]
     (row,) = [line.split() for line in lines if line.split()[:1] == ["1"]]
     cells = dict(zip(("R", "none", "static", "compact"), row, strict=True))
-    assert cells[first.cell.mode] == f"{pace_of(measured):.0f}" and cells[second.cell.mode] == "..."
+    assert cells[first.cell.mode] == f"{pace_of([measured], first.cell):.0f}" and cells[second.cell.mode] == "..."
     assert sorted(cells.values()).count("-") == 1 and Path(__file__).exists()

@@ -1,0 +1,38 @@
+"""Whether a cost table may be planned with: how far off it is on shapes that its fit did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsbench.errors import EnvironmentRefused
+from dsbench.profiles.cost import CostTable
+
+MEDIAN, P95 = "fit_heldout_error_median", "fit_heldout_error_p95"  # in a table's provenance
+MOST_MEDIAN = 0.10  # relative error on held-out shapes
+MOST_P95 = 0.50
+HINT = "profile again with little else on this machine: dsbench profile-cost"
+
+
+def doubt(provenance: Mapping[str, str]) -> str:
+    """Why a table is too far off to plan with; empty where it is not, or where its errors are not known."""
+    if _number(provenance.get(MEDIAN, "")) is None and provenance.get("left_out", "nothing") != "nothing":
+        return "so few shapes were timed that none could be held out to test it on"
+    for name, most, what in ((MEDIAN, MOST_MEDIAN, "half"), (P95, MOST_P95, "one in twenty")):
+        error = _number(provenance.get(name, ""))
+        if error is not None and not error <= most:
+            return f"{what} of its held-out shapes are off by more than {error:.0%} (allowed: {most:.0%})"
+    return ""
+
+
+def require_trust(table: CostTable, what: str) -> None:
+    """Raises EnvironmentRefused for a table that is too far off to plan with."""
+    reason = doubt(table.provenance)
+    if reason:
+        raise EnvironmentRefused(f"{what} is too far off to plan with: {reason}", hint=HINT)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
