@@ -94,7 +94,7 @@ class RunConfig:
 
     @property
     def budget_lag(self) -> int:
-        """`lag`, or what the acceptance rule wants where none is given."""
+        """`lag`, or the acceptance rule's default where none is given."""
         return self.lag if self.lag >= 0 else (0 if self.accept == "coupled" else 2)
 
 
@@ -127,7 +127,7 @@ def resolve(flags: Mapping[str, Any], *, folder: Path | None = None) -> tuple[Ru
 
 
 def _variables() -> set[str]:
-    """What of the environment has a meaning; the home folder is no setting of a run."""
+    """The environment variables that are settings; the home folder is not one."""
     return {PREFIX + field.name.upper() for field in fields(RunConfig)} | {PREFIX + "HOME"}
 
 

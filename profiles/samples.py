@@ -38,8 +38,8 @@ def _from_json(body: dict[str, Any]) -> list[CostSample]:
 
 def _checked(sample: CostSample) -> CostSample:
     counts = (sample.requests, sample.rows, sample.context, sample.pass_index)
-    whole = all(isinstance(n, int) and 0 <= n <= FAR for n in counts) and sample.requests > 0
+    counted = all(isinstance(n, int) and 0 <= n <= FAR for n in counts) and sample.requests > 0
     timed = isinstance(sample.seconds, float | int) and 0 < sample.seconds < FAR
-    if not (whole and timed and sample.phase in PHASES):
-        raise ValueError(f"no pass was ever timed so: {sample}")
+    if not (counted and timed and sample.phase in PHASES):
+        raise ValueError(f"no valid timed pass: {sample}")
     return sample

@@ -103,11 +103,11 @@ def _name(burstiness: float) -> str:
     return "Poisson" if burstiness == 1 else f"gamma {burstiness:g}"
 
 
-def _rate(part: str, whole: str) -> float:
+def _rate(part: str, spec: str) -> float:
     try:
         rate = float(part)
     except ValueError:
-        raise UsageError(f"request rate {whole!r}: {part!r} is no number", hint=RATES) from None
+        raise UsageError(f"request rate {spec!r}: {part!r} is no number", hint=RATES) from None
     if not (math.isfinite(rate) and rate > 0):
-        raise UsageError(f"request rate {whole!r}: must be finite and above 0, got {part}", hint=RATES)
+        raise UsageError(f"request rate {spec!r}: must be finite and above 0, got {part}", hint=RATES)
     return rate

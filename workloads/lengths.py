@@ -76,16 +76,16 @@ def parse_lengths(text: str, part: Part) -> Lengths | None:
         return recorded_lengths(values, f"{recorded.name} ({recorded.digest})")
     if text.startswith(LOGNORMAL):
         median, _, sigma = text.removeprefix(LOGNORMAL).partition(":")
-        bounds = (float(_whole(median, text, part)), _positive(sigma, text, part))
+        bounds = (float(_integer(median, text, part)), _positive(sigma, text, part))
         return Lengths(name=text, kind="lognormal", bounds=bounds)
     if "=" in text:
         pairs = [piece.strip().partition("=") for piece in text.split(",")]
-        values = tuple(_whole(value, text, part) for value, _, _ in pairs)
+        values = tuple(_integer(value, text, part) for value, _, _ in pairs)
         weights = tuple(_positive(weight, text, part) for _, _, weight in pairs)
         return Lengths(name=text, kind="choice", values=values, weights=weights)
     low, colon, high = text.partition(":")
-    first = _whole(low, text, part)
-    last = _whole(high, text, part) if colon else first
+    first = _integer(low, text, part)
+    last = _integer(high, text, part) if colon else first
     if last < first:
         raise UsageError(f"{part} length {text!r} runs backwards", hint=GRAMMAR)
     return Lengths(name=text, kind="range", bounds=(float(first), float(last)))
@@ -123,20 +123,20 @@ def with_lengths(
     return done
 
 
-def _whole(text: str, whole: str, part: str) -> int:
+def _integer(text: str, spec: str, part: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(MOST)) or not 1 <= int(text) <= MOST:
-        raise UsageError(f"{part} length {whole!r}: {text!r} is no whole number in 1..{MOST}", hint=GRAMMAR)
+        raise UsageError(f"{part} length {spec!r}: {text!r} is no integer in 1..{MOST}", hint=GRAMMAR)
     return int(text)
 
 
-def _positive(text: str, whole: str, part: str) -> float:
+def _positive(text: str, spec: str, part: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{part} length {whole!r}: {text!r} is no number above 0", hint=GRAMMAR)
+        raise UsageError(f"{part} length {spec!r}: {text!r} is no number above 0", hint=GRAMMAR)
     return value
 
 

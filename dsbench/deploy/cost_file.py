@@ -1,4 +1,4 @@
-"""Which file a run takes its cost table from: named, kept for this machine, shipped, or measured now."""
+"""Finds the cost table of a run: named, cached for this machine, shipped, or measured now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsbench.settings import RunConfig
 from dsbench.writing import check_writable, note
 
 QUICK_PASSES = 2
-STANDING_ROOM = 48  # slots past its context that a profiled request holds
+STANDING_ROOM = 48  # positions past its context that a profiled request reserves
 
 
 def cost_file(config: RunConfig, deployment: Deployment) -> Path:

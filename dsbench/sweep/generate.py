@@ -1,4 +1,4 @@
-"""`generate`: prompts in, text out, in any arm; with what each round verified and accepted."""
+"""`generate`: runs prompts in any arm; prints the text, and what each round verified and accepted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_requests(
 
 
 def as_json(deployment: Deployment, engine: Loop, requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """One object a request, as `generate --json` prints it; a ceiling that nobody can see is null."""
+    """One object a request, as `generate --json` prints it; an unseen ceiling is null."""
     tokenizer = deployment.target.tokenizer
     assert tokenizer is not None
     by_id = {r.id: r for r in requests}

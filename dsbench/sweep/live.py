@@ -1,4 +1,4 @@
-"""How a sweep goes, on stderr: a table that fills up on a terminal, a line a repeat elsewhere."""
+"""Progress of a sweep on stderr: a table on a terminal, elsewhere one line a repeat."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lines:
 
 
 class Grid:
-    """Of the workload that runs: a row a batch size, a column an arm, tokens/s of the repeats so far.
+    """The table of the current workload: a row a batch size, a column an arm, tokens/s of the repeats so far.
 
     total: repeats to run.
     """
@@ -94,7 +94,7 @@ def progress(modes: Sequence[str], batches: Sequence[int], *, total: int) -> Gri
 
 
 def pace_of(measured: Measured) -> float:
-    """Tokens/s of all steps of the repeat, prompts not counted: a sign of life, not the cell's throughput."""
+    """Tokens/s of all steps of the repeat, prompts not counted: for progress only, not the cell's throughput."""
     steps = measured.tables["steps"]
     return float(steps["delivered"].sum() / max(round_seconds(steps).sum(), 1e-9))
 

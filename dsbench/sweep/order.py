@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One repeat of one cell: the unit of loss."""
+    """One repeat of one cell: the unit that is lost and measured again when a worker dies."""
 
     key: str  # the cell's folder
     cell: Cell
@@ -97,7 +97,7 @@ def order_facts(order: Sequence[Block]) -> list[dict[str, Any]]:
 
 @contextmanager
 def writing(folder: Path, *, resume: bool, notice: Callable[[str], None]) -> Iterator[RunStore]:
-    """The run's store for this process alone, whatever a killed one left half-written cleared away.
+    """Opens and locks the run's store; removes incomplete files of a killed process.
 
     Raises UsageError for a folder that cannot be written, holds a run unless that is resumed, or is being written to.
     """
@@ -129,7 +129,7 @@ def run_missing(
     seed: int,
     blocks: Mapping[str, int],
 ) -> list[Task]:
-    """Writes run.json, measures the repeats that the store lacks, writes their cells and summary.csv.
+    """Writes run.json, measures the missing repeats, writes their cells and summary.csv.
 
     body: run.json; blocks: draft tokens a round by mode. Returns the tasks that were given up.
     """

@@ -1,4 +1,4 @@
-"""Queues of requests, and the pinned text: each request's canonical output, recorded once by plain decoding."""
+"""Queues of requests, and the pinned text: each request's canonical output, recorded once in arm none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDING_BATCH = {"cpu": 16, "cuda": 128}
 def build_queue(workload: Workload, config: RunConfig, deployment: Deployment, size: int) -> list[Request]:
     """The first `size` requests of (workload, seed): prompts in order, then again with another replica's noise.
 
-    Prompts that leave no room for `max_tokens` in the context are passed over; raises UsageError if none is left.
+    Prompts that leave no room for `max_tokens` in the context are skipped; raises UsageError if none is left.
     """
     tokenizer = deployment.target.tokenizer
     if tokenizer is None:
