@@ -1,4 +1,5 @@
-"""When requests come: a renewal process with gamma intervals, or recorded times. Reproducible by seed on any machine.
+"""Arrival times of requests: a renewal process with gamma intervals, or recorded times. Reproducible by seed on any
+machine.
 
 The intervals are those of `vllm bench serve`: burstiness 1 is a Poisson process, below 1 requests come in bursts,
 above 1 more evenly, `inf` at a steady beat. One seed gives one sequence of quantiles, so that the same requests come in
@@ -23,7 +24,7 @@ LEAST_BURSTINESS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """`rate` requests a second in the mean. `name` says the process, without the rate."""
+    """`rate` requests a second in the mean. `name`: the process without its rate."""
 
     name: str
     rate: float
@@ -31,7 +32,7 @@ class Arrivals:
     recorded: tuple[float, ...] = ()  # seconds after the first request, stretched to `rate`
 
     def seconds(self, count: int, seed: str) -> list[float]:
-        """When the first `count` requests come, in seconds; fewer where fewer were recorded. Never falls."""
+        """Arrival times of the first `count` requests in seconds, non-decreasing; fewer where fewer were recorded."""
         if self.recorded:
             return list(self.recorded[:count])
         if math.isinf(self.burstiness):
@@ -49,8 +50,8 @@ class Arrivals:
 def parse_arrivals(rates: str, *, burstiness: str, file: str) -> tuple[tuple[Arrivals | None, ...], Recorded | None]:
     """The loads that are named, None for the closed loop; and the recorded file, if one is given.
 
-    rates: "2,4,closed", "" for the closed loop alone or, with a file, for its own rate. UsageError for what is no rate
-    or no file.
+    rates: "2,4,closed", "" for the closed loop alone or, with a file, for its own rate. Raises UsageError for a bad
+    rate or file.
     """
     shape = _burstiness(burstiness)
     recorded = read_recorded(Path(file).expanduser()) if file else None

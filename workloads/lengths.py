@@ -1,4 +1,4 @@
-"""How long prompts and answers are: a fixed length, a range, weighted choices, log-normal, or recorded ones.
+"""Lengths of prompts and answers: fixed, a range, weighted choices, log-normal, or recorded.
 
 A request's lengths depend on its place in the queue and the seed alone, so they are the same in every arm, at every
 batch size and every load.
@@ -25,10 +25,10 @@ LOGNORMAL = "lognormal:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """A law of lengths in tokens. `most`: none is longer; None where the law itself has no end.
+    """A distribution of lengths in tokens. `most`: the upper bound; None where there is none.
 
-    kind "range": bounds[0]..bounds[1], all alike; "choice": `values` by `weights`; "lognormal": median bounds[0], sigma
-    of the log bounds[1]; "recorded": `values` in turn.
+    kind "range": bounds[0]..bounds[1], equally likely; "choice": `values` by `weights`; "lognormal": median bounds[0],
+    sigma of the log bounds[1]; "recorded": `values` in turn.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Lengths:
 
 
 def parse_lengths(text: str, part: Part) -> Lengths | None:
-    """The law that `text` names, None for "". `part` names the column of a file. UsageError for what is no law."""
+    """The distribution that `text` names, None for "". `part` names the column of a file. Raises UsageError."""
     text = text.strip()
     if not text:
         return None
@@ -92,7 +92,7 @@ def parse_lengths(text: str, part: Part) -> Lengths | None:
 
 
 def recorded_lengths(values: Sequence[int], name: str) -> Lengths:
-    """These lengths, one request after the other, and again from the first."""
+    """The recorded lengths in order, repeated from the first."""
     return Lengths(name=name, kind="recorded", values=tuple(values))
 
 
@@ -101,9 +101,9 @@ def with_lengths(
 ) -> list[Request]:
     """The queue with its prompts cut or filled up to their lengths, and answers that end at theirs at the latest.
 
-    A longer prompt gets the ends of those before it in the queue in front, as many tokens as it takes (over and over,
-    where they are too few); a shorter one keeps its end; none is longer than `longest`. An answer is never longer than
-    the request allowed before; one that ends by itself is shorter than its length.
+    A longer prompt is padded in front with the ends of the prompts before it in the queue, repeated where they are too
+    few; a shorter one keeps its end; none exceeds `longest`. An answer never exceeds the request's own limit, and may
+    end before its length.
     """
     before: list[int] = []
     done = []
@@ -141,9 +141,9 @@ def _positive(text: str, spec: str, part: str) -> float:
 
 
 def head_start(tokens: int, place: int, batch: int) -> int:
-    """Tokens left to the request at `place` of the `batch` that take their slots together, as if it had come before.
+    """Tokens left to the request at `place` of a `batch` admitted together, as if it had been admitted earlier.
 
-    Ends lie evenly over a text's length. Requests of one length that begin together end together, round for round in
-    an arm without drafts; their prompts then run a batch at a time, which no steady traffic grants.
+    Ends are spread evenly over a text's length. Otherwise requests of one length that begin together end together in an
+    arm without drafts, and their prompts run a batch at a time, unlike steady traffic.
     """
     return -(-tokens * (place + 1) // batch)

@@ -1,7 +1,7 @@
-"""Reads recorded traffic: when requests came and, where it is known, how long prompt and answer were.
+"""Reads recorded traffic: arrival times and, where known, lengths of prompts and answers.
 
 CSV with a head line, or JSON lines. Columns: `seconds` (or Mooncake's `timestamp`, in ms), and `prompt_tokens` (or
-`input_length`) and `output_tokens` (or `output_length`). What else is there is passed over.
+`input_length`) and `output_tokens` (or `output_length`). Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MOST = 1_000_000  # tokens of a prompt or an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """Rows of a file in its order: `seconds` after the first one, never falling; None for a column that is not there.
+    """Rows of a file in its order: `seconds` after the first one, non-decreasing; None for a missing column.
 
-    `digest`: of the three columns, whatever file they stood in.
+    `digest`: hash of the three columns, independent of the file.
     """
 
     name: str
@@ -67,7 +67,7 @@ def read_recorded(path: Path) -> Recorded:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Line numbers and rows; blank lines are passed over."""
+    """Line numbers and rows; blank lines are skipped."""
     if path.suffix not in FILES:
         raise UsageError(f"{path}: recorded traffic is a .csv or a .jsonl file", hint=COLUMNS)
     text = read_text(path, ".csv or .jsonl")
