@@ -1,4 +1,4 @@
-"""What a user can get wrong, and the exit code of each. A leaf: every package may import it, it imports nothing.
+"""The exceptions shown to users, with their exit codes. Every package may import this module; it imports nothing.
 
 DsbenchError              exit 1
 ├── UsageError            exit 2   a flag, a range, a file that the user named

@@ -14,7 +14,7 @@ CPU_BATCHES, GPU_BATCHES = "1:16:x2", "1:256:x2"
 
 
 def parse_range(text: str, *, what: str = "range") -> tuple[int, ...]:
-    """Increasing distinct whole numbers >= 1. Raises UsageError for anything else."""
+    """Increasing distinct integers >= 1. Raises UsageError for anything else."""
     found: set[int] = set()
     for part in text.split(","):
         found.update(_part(part.strip(), text, what))
@@ -60,14 +60,14 @@ def _part(part: str, text: str, what: str) -> list[int]:
     return values
 
 
-def _number(text: str, whole: str, what: str) -> int:
+def _number(text: str, entry: str, what: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise UsageError(f"{what} {whole!r}: {text!r} is no whole number", hint=GRAMMAR)
+        raise UsageError(f"{what} {entry!r}: {text!r} is not an integer", hint=GRAMMAR)
     value = int(text[: len(str(MOST)) + 1])  # more digits are refused, and not read
     if value < 1:
-        raise UsageError(f"{what} {whole!r}: must be >= 1", hint=GRAMMAR)
+        raise UsageError(f"{what} {entry!r}: must be >= 1", hint=GRAMMAR)
     if len(text) > len(str(MOST)) or value > MOST:
-        raise UsageError(f"{what} {whole[:40]!r}: must be <= {MOST}", hint=GRAMMAR)
+        raise UsageError(f"{what} {entry[:40]!r}: must be <= {MOST}", hint=GRAMMAR)
     return value
 
 

@@ -102,7 +102,7 @@ class RunConfig:
 
     @property
     def budget_lag(self) -> int:
-        """`lag`, or what the acceptance rule wants where none is given."""
+        """`lag`, or the acceptance rule's default where none is given."""
         return self.lag if self.lag >= 0 else (0 if self.accept == "coupled" else 2)
 
 
@@ -151,7 +151,7 @@ def expanded(text: str, source: str, *, home: bool = True) -> str:
 
 
 def _variables() -> set[str]:
-    """What of the environment has a meaning; the home folder is no setting of a run."""
+    """The environment variables that are settings; the home folder is not one."""
     return {PREFIX + field.name.upper() for field in fields(RunConfig)} | {PREFIX + "HOME"}
 
 

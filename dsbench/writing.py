@@ -1,4 +1,4 @@
-"""Progress on stderr, and whether results could be written before anything is computed. Loads nothing heavy."""
+"""Progress on stderr, and checks that results can be written before anything is computed. Imports no torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def writable_folder(folder: Path | None, *, flag: str = "--out") -> None:
 
 
 def check_writable(folder: Path | None, *, flag: str = "--out") -> None:
-    """As `writable_folder`, but leaves no folder behind: who writes makes it."""
+    """As `writable_folder`, but leaves no folder behind: the writer makes it."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()] if folder is not None else []
     try:
         writable_folder(folder, flag=flag)

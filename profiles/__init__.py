@@ -1,1 +1,1 @@
-"""Measured facts as files: cost tables, calibrations, contracts. Plain numpy, no torch."""
+"""Measured files: cost tables, calibrations, contracts. numpy, no torch."""

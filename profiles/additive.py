@@ -2,7 +2,7 @@
 
 Where no level of the first axis was seen with several walked totals, kappa * context stands for the last part.
 
-Owns the solver and the test of what a design of cells can tell apart; knows nothing of verify, draft or files. The
+The solver, and the test of which values a design of cells determines. The
 relative least squares over non-decreasing curves is a convex problem in the curves' increments, so it is solved exactly
 as non-negative least squares (Lawson-Hanson). Alternating pool-adjacent-violators passes reach the same optimum, but
 crawl when the axes are correlated, as requests and rows always are. Legend: `n` cells.
@@ -55,7 +55,7 @@ def fit_additive(
     rounds: int = 10,
     walked: FloatArray | None = None,
 ) -> AdditiveFit:
-    """Fit n cells by least squares of the relative residual, outliers held back by Huber weights.
+    """Fit n cells by least squares of the relative residual, outliers down-weighted by Huber weights.
 
     axes: integer levels [n] each; context: tokens [n]; seconds: [n], > 0; walked: tokens [n] that are read one after
     the other, None: there is no such part. Each curve is 0 at its lowest level and does not decrease; bias, kappa and
@@ -71,16 +71,16 @@ def fit_additive(
     columns = np.hstack([np.ones((len(seconds), 1)), *increments, loads])
     counts = [part.shape[1] for part in increments]
     rises = [np.full(count, 0.0 if f else TIE_BREAK) for count, f in zip(counts, free, strict=True)]
-    held = np.concatenate([[0.0], *rises, [TIE_BREAK] * loads.shape[1]])
+    ridge_weight = np.concatenate([[0.0], *rises, [TIE_BREAK] * loads.shape[1]])
     relative = columns / seconds[:, None]
     weight = np.ones(len(seconds))
     solution = np.zeros(columns.shape[1])
     for _ in range(rounds):
-        solution = _solve(relative, weight, held)
+        solution = _solve(relative, weight, ridge_weight)
         updated = _huber(relative @ solution - 1.0)
-        settled = np.abs(updated - weight).max() < 1e-3
+        converged = np.abs(updated - weight).max() < 1e-3
         weight = updated
-        if settled:
+        if converged:
             break
     curves = []
     *parts, last = np.split(solution[1:], np.cumsum(counts))
@@ -94,7 +94,7 @@ def fit_additive(
 
 
 def walk_knots(axis: IntArray, walked: FloatArray | None) -> tuple[int, ...]:
-    """Levels of the axis whose cells differ in what they walk: there it is told from the level's own time."""
+    """Levels of the axis whose cells differ in what they walk: there it is separable from the level's own time."""
     if walked is None:
         return ()
     return tuple(
@@ -108,17 +108,17 @@ def _ramps(axis: IntArray, knots: Sequence[int]) -> FloatArray:
     return np.stack([np.ones(len(axis)), *(np.clip(rise, 0.0, 1.0) for rise in rises)], 1)
 
 
-def _solve(relative: FloatArray, weight: FloatArray, held: FloatArray) -> FloatArray:
-    """argmin over x >= 0 of sum weight * (relative @ x - 1)^2 + |held * x|^2, in columns of unit norm."""
+def _solve(relative: FloatArray, weight: FloatArray, ridge_weight: FloatArray) -> FloatArray:
+    """argmin over x >= 0 of sum weight * (relative @ x - 1)^2 + |ridge_weight * x|^2, in columns of unit norm."""
     from scipy.optimize import nnls
 
     root = np.sqrt(weight)
     design = relative * root[:, None]
     norm = np.linalg.norm(design, axis=0)
     norm[norm == 0.0] = 1.0
-    penalised = np.flatnonzero(held)
+    penalised = np.flatnonzero(ridge_weight)
     ridge = np.zeros((len(penalised), design.shape[1]))
-    ridge[np.arange(len(penalised)), penalised] = held[penalised]
+    ridge[np.arange(len(penalised)), penalised] = ridge_weight[penalised]
     target = np.concatenate([root, np.zeros(len(penalised))])
     solution, _ = nnls(np.vstack([design / norm, ridge]), target, maxiter=30 * design.shape[1] + 100)
     return np.asarray(solution / norm, np.float64)

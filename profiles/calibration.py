@@ -1,4 +1,4 @@
-"""Calibrations: from a drafter's confidence logits to probabilities that mean what they say.
+"""Calibrations: from a drafter's confidence logits to calibrated probabilities.
 
     c[k] = sigmoid(scale[k] * z[k] + offset[k])        survival[k] = prod over i <= k of c[i]
 
@@ -119,7 +119,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The calibration for a request; `note` says what it stands in for when it is not exact."""
+    """The calibration for a request; `note` names the mismatch when it is not exact."""
 
     calibration: Calibration
     exact: bool

@@ -1,6 +1,6 @@
 """Fitting a calibration to rollouts: sequential temperature scaling, and Platt maps by position.
 
-Owns which events a rollout shows. Legend: `N` rounds, `G` block size; position k = 1..G is column k - 1.
+Legend: `N` rounds, `G` block size; position k = 1..G is column k - 1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rounds:
     def prefix(self, k: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """The event 'the first k drafts are all accepted': (observed [N], accepted [N]).
 
-        Observed only where k drafts were verified: a shorter window with an early rejection settles the event too, but
+        Observed only where k drafts were verified: a shorter window with an early rejection decides the event too, but
         counting it would admit rejections alone.
         """
         return self.window >= k, self.accepted >= k

@@ -1,5 +1,5 @@
-"""How good a drafter's confidences are, before and after calibration: by event, workload and depth, on rounds that no
-map was fitted on. Owns the rows and their file.
+"""Reliability of a drafter's confidences before and after calibration: by event, workload and depth, on rounds that no
+map was fitted on.
 
 A row is one set of predictions: a head's, through one map, of one kind of event. `conditional`: draft k is accepted,
 given that those before it were; `prefix`: the first k drafts all are. Depth 0 pools all depths.

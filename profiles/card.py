@@ -1,4 +1,4 @@
-"""A drafter's card: what it was made of, how it was trained, what it was measured to do. `card.json` -> README.md.
+"""A drafter's card: its parts, its training and its measurements. `card.json` -> README.md.
 
 No torch. Intervals in a card are [value, low, high], 95%.
 """
@@ -74,7 +74,7 @@ def _validation(card: Mapping[str, Any]) -> str:
         for text, events in card["validation"].items()
         for event, found in events.items()
     ]
-    head = ["text", "event", "tau", *(f"slot {k}" for k in range(1, block + 1))]
+    head = ["text", "event", "tau", *(f"depth {k}" for k in range(1, block + 1))]
     return (
         "## Validation (teacher-forced, held-out prompts)\n\n" + _table(head, rows) + "\n\n"
         "tau counts the bonus token. These are means over given text, not accepted lengths of a run."
@@ -88,7 +88,7 @@ def _lengths(measured: Mapping[str, Any]) -> str:
     ]
     facts = measured["conditions"]
     return (
-        f"## Accepted length, the whole block verified\n\n{facts['prompts']} held-out prompts a workload, at most"
+        f"## Accepted length, the full block verified\n\n{facts['prompts']} held-out prompts a workload, at most"
         f" {facts['max_tokens']} tokens, {facts['dtype']}, {facts['device']}; bonus included, 95% over prompts.\n\n"
         + _table(["event", "workload", "tau", "rounds", "4-gram repetition"], rows)
     )
@@ -118,7 +118,7 @@ def _times(measured: Mapping[str, Any]) -> str:
         for r in measured["times"]
     ]
     head = ["device", "executor", "drafter", "requests", "drafts", "ms"]
-    return "## Milliseconds to draft a whole block\n\n300 tokens of context.\n\n" + _table(head, rows)
+    return "## Milliseconds to draft a full block\n\n300 tokens of context.\n\n" + _table(head, rows)
 
 
 def _interval(found: Sequence[float | None], digits: int) -> str:

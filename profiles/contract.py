@@ -1,4 +1,4 @@
-"""Contracts: what a measured file was measured with, compared with what is here now.
+"""Contracts: the conditions a file was measured under, compared with the current ones.
 
 A contract maps field names (target hash, drafter hash, dtype, G, device, threads) to strings. Owns the comparison and
 its refusal; gathering the fields is the caller's work.

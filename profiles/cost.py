@@ -43,7 +43,7 @@ class StepShape:
 class Box:
     """The measured ranges, both ends included: (least, most) of R, M and S.
 
-    Raises ValueError when one is empty, or holds what nobody can have measured.
+    Raises ValueError when one is empty, or out of range.
     """
 
     requests: tuple[int, int]
@@ -71,7 +71,7 @@ class CostTable:
     walk: float = 0.0  # seconds per token of the requests' mean context, >= 0, at the fewest requests
     walk_rise: Curve = Curve((1,), (0.0,))  # R -> seconds more
 
-    # the draft pass; no rows in it, since every request drafts the whole block
+    # the draft pass; no rows in it, since every request drafts the full block
     draft_bias: float = 0.0  # seconds, >= 0
     draft: Curve = Curve((1,), (0.0,))  # R -> seconds
     draft_kappa: float = 0.0  # seconds per context token, >= 0

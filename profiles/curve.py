@@ -21,7 +21,7 @@ FAR = 1 << 40  # of requests, rows or context tokens: more than any machine hold
 class Curve:
     """Knots `at` (strictly increasing counts) -> `seconds` (first 0, non-decreasing), linear in between.
 
-    Raises ValueError when the knots break one of these rules, or are counts that nobody can have measured.
+    Raises ValueError when the knots break one of these rules, or are out of range.
     """
 
     at: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""Versioned JSON files: written whole or not at all, and refused with one readable line.
+"""Versioned JSON files: written atomically, and refused with one readable line.
 
-Owns the envelope (`kind`, `schema`) that cost tables and calibrations share; knows nothing of what is inside it.
+Handles the envelope (`kind`, `schema`) that cost tables and calibrations share, not its content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def write_json(path: Path, *, kind: str, schema: int, body: Mapping[str, Any], indent: int | None = 1) -> None:
-    """Write `body` under its envelope; a reader sees the old file or the new one, never a half.
+    """Write `body` under its envelope; atomically.
 
     `indent` None writes one line, for large files. Makes the folder where it is missing. Raises ValueError for a NaN or
     an infinity: JSON has none.
@@ -26,7 +26,7 @@ def write_json(path: Path, *, kind: str, schema: int, body: Mapping[str, Any], i
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file with this text; a reader sees the old one or the new one. Makes the folder where it is missing."""
+    """Writes the text to the file atomically. Makes the folder where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -73,7 +73,7 @@ def strings(value: object) -> dict[str, str]:
 
 
 def only(body: Mapping[str, Any], allowed: set[str]) -> None:
-    """Raise ValueError when `body` has a field that nobody reads."""
+    """Raise ValueError when `body` has an unknown field."""
     unknown = sorted(set(body) - allowed)
     if unknown:
         raise ValueError(f"unknown fields {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""Which cells of a profile can be spared for testing a fit, without taking away what determines its values."""
+"""Chooses cells of a profile to hold out for testing a fit, such that the rest still determines its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a predicted probability is: calibration error and its noise, Brier, AUC, log loss. Plain numpy.
+"""Scores of predicted probabilities: calibration error and its noise, Brier, AUC, log loss. numpy only.
 
 Every function takes `probability` [n] in [0, 1] and `outcome` [n] of 0/1, n >= 1. Legend: `n` observations.
 """

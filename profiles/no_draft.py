@@ -20,7 +20,7 @@ class NoDraftPass:
     """Linear in the mean context, straight between the R's that were measured; below them as the first.
 
     Past the last R it rises with the last slope, or the mean one where that is more: requests never come for free.
-    Raises ValueError for lists that do not belong together, or hold what nobody can have measured.
+    Raises ValueError for lists of different lengths or values out of range.
     """
 
     requests: tuple[int, ...]

@@ -1,1 +1,1 @@
-"""Prompt sets, their lengths and their order. Knows requests, never tensors."""
+"""Prompt sets, their lengths and their order. Imports no torch."""

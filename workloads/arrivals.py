@@ -1,4 +1,5 @@
-"""When requests come: a renewal process with gamma intervals, or recorded times. Reproducible by seed on any machine.
+"""Arrival times of requests: a renewal process with gamma intervals, or recorded times. Reproducible by seed on any
+machine.
 
 The intervals are those of `vllm bench serve`: burstiness 1 is a Poisson process, below 1 requests come in bursts,
 above 1 more evenly, `inf` at a steady beat. One seed gives one sequence of quantiles, so that the same requests come in
@@ -23,7 +24,7 @@ LEAST_BURSTINESS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """`rate` requests a second in the mean. `name` says the process, without the rate."""
+    """`rate` requests a second in the mean. `name`: the process without its rate."""
 
     name: str
     rate: float
@@ -31,7 +32,7 @@ class Arrivals:
     recorded: tuple[float, ...] = ()  # seconds after the first request, stretched to `rate`
 
     def seconds(self, count: int, seed: str) -> list[float]:
-        """When the first `count` requests come, in seconds; fewer where fewer were recorded. Never falls."""
+        """Arrival times of the first `count` requests in seconds, non-decreasing; fewer where fewer were recorded."""
         if self.recorded:
             return list(self.recorded[:count])
         if math.isinf(self.burstiness):
@@ -108,11 +109,11 @@ def _name(burstiness: float) -> str:
     return "Poisson" if burstiness == 1 else f"gamma {burstiness:g}"
 
 
-def _rate(part: str, whole: str) -> float:
+def _rate(part: str, spec: str) -> float:
     try:
         rate = float(part)
     except ValueError:
-        raise UsageError(f"request rate {whole!r}: {part!r} is no number", hint=RATES) from None
+        raise UsageError(f"request rate {spec!r}: {part!r} is no number", hint=RATES) from None
     if not (math.isfinite(rate) and rate > 0):
-        raise UsageError(f"request rate {whole!r}: must be finite and above 0, got {part}", hint=RATES)
+        raise UsageError(f"request rate {spec!r}: must be finite and above 0, got {part}", hint=RATES)
     return rate

@@ -1,4 +1,4 @@
-"""Reads prompts from JSON lines in the shapes that public sets use. Knows shapes, not names or licences.
+"""Reads prompts from JSON lines in the shapes that public sets use. Names and licences of sets are in pull.py.
 
 Accepted rows: `question` (GSM8K), `prompt` (text or messages), `turns` (MT-Bench: the first one), `conversations`
 (ShareGPT: the first human turn), `messages` (OpenAI: up to the last user message).

@@ -1,4 +1,4 @@
-"""How long prompts and answers are: a fixed length, a range, weighted choices, log-normal, or recorded ones.
+"""Lengths of prompts and answers: fixed, a range, weighted choices, log-normal, or recorded.
 
 A request's lengths depend on its place in the queue and the seed alone, so they are the same in every arm, at every
 batch size and every load.
@@ -25,10 +25,10 @@ LOGNORMAL = "lognormal:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """A law of lengths in tokens. `most`: none is longer; None where the law itself has no end.
+    """A distribution of lengths in tokens. `most`: the upper bound; None where there is none.
 
-    kind "range": bounds[0]..bounds[1], all alike; "choice": `values` by `weights`; "lognormal": median bounds[0], sigma
-    of the log bounds[1]; "recorded": `values` in turn.
+    kind "range": bounds[0]..bounds[1], equally likely; "choice": `values` by `weights`; "lognormal": median bounds[0],
+    sigma of the log bounds[1]; "recorded": `values` in turn.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Lengths:
 
 
 def parse_lengths(text: str, part: Part) -> Lengths | None:
-    """The law that `text` names, None for "". `part` names the column of a file. UsageError for what is no law."""
+    """The distribution that `text` names, None for "". `part` names the column of a file. Raises UsageError."""
     text = text.strip()
     if not text:
         return None
@@ -76,23 +76,23 @@ def parse_lengths(text: str, part: Part) -> Lengths | None:
         return recorded_lengths(values, f"{recorded.name} ({recorded.digest})")
     if text.startswith(LOGNORMAL):
         median, _, sigma = text.removeprefix(LOGNORMAL).partition(":")
-        bounds = (float(_whole(median, text, part)), _positive(sigma, text, part))
+        bounds = (float(_integer(median, text, part)), _positive(sigma, text, part))
         return Lengths(name=text, kind="lognormal", bounds=bounds)
     if "=" in text:
         pairs = [piece.strip().partition("=") for piece in text.split(",")]
-        values = tuple(_whole(value, text, part) for value, _, _ in pairs)
+        values = tuple(_integer(value, text, part) for value, _, _ in pairs)
         weights = tuple(_positive(weight, text, part) for _, _, weight in pairs)
         return Lengths(name=text, kind="choice", values=values, weights=weights)
     low, colon, high = text.partition(":")
-    first = _whole(low, text, part)
-    last = _whole(high, text, part) if colon else first
+    first = _integer(low, text, part)
+    last = _integer(high, text, part) if colon else first
     if last < first:
         raise UsageError(f"{part} length {text!r} runs backwards", hint=GRAMMAR)
     return Lengths(name=text, kind="range", bounds=(float(first), float(last)))
 
 
 def recorded_lengths(values: Sequence[int], name: str) -> Lengths:
-    """These lengths, one request after the other, and again from the first."""
+    """The recorded lengths in order, repeated from the first."""
     return Lengths(name=name, kind="recorded", values=tuple(values))
 
 
@@ -101,9 +101,9 @@ def with_lengths(
 ) -> list[Request]:
     """The queue with its prompts cut or filled up to their lengths, and answers that end at theirs at the latest.
 
-    A longer prompt gets the ends of those before it in the queue in front, as many tokens as it takes (over and over,
-    where they are too few); a shorter one keeps its end; none is longer than `longest`. An answer is never longer than
-    the request allowed before; one that ends by itself is shorter than its length.
+    A longer prompt is padded in front with the ends of the prompts before it in the queue, repeated where they are too
+    few; a shorter one keeps its end; none exceeds `longest`. An answer never exceeds the request's own limit, and may
+    end before its length.
     """
     before: list[int] = []
     done = []
@@ -123,28 +123,28 @@ def with_lengths(
     return done
 
 
-def _whole(text: str, whole: str, part: str) -> int:
+def _integer(text: str, spec: str, part: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(MOST)) or not 1 <= int(text) <= MOST:
-        raise UsageError(f"{part} length {whole!r}: {text!r} is no whole number in 1..{MOST}", hint=GRAMMAR)
+        raise UsageError(f"{part} length {spec!r}: {text!r} is no integer in 1..{MOST}", hint=GRAMMAR)
     return int(text)
 
 
-def _positive(text: str, whole: str, part: str) -> float:
+def _positive(text: str, spec: str, part: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{part} length {whole!r}: {text!r} is no number above 0", hint=GRAMMAR)
+        raise UsageError(f"{part} length {spec!r}: {text!r} is no number above 0", hint=GRAMMAR)
     return value
 
 
 def head_start(tokens: int, place: int, batch: int) -> int:
-    """Tokens left to the request at `place` of the `batch` that take their slots together, as if it had come before.
+    """Tokens left to the request at `place` of a `batch` admitted together, as if it had been admitted earlier.
 
-    Ends lie evenly over a text's length. Requests of one length that begin together end together, round for round in
-    an arm without drafts; their prompts then run a batch at a time, which no steady traffic grants.
+    Ends are spread evenly over a text's length. Otherwise requests of one length that begin together end together in an
+    arm without drafts, and their prompts run a batch at a time, unlike steady traffic.
     """
     return -(-tokens * (place + 1) // batch)
 

@@ -1,4 +1,4 @@
-"""Text files of one row a line, as prompts and recorded traffic come in."""
+"""Text files with one row a line: prompts and recorded traffic."""
 
 from __future__ import annotations
 

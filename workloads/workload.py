@@ -1,4 +1,4 @@
-"""Names a prompt set, loads it, and puts it in a seeded order: what a run asks, and in which sequence.
+"""Loads a prompt set by name and shuffles it by seed.
 
 A spec is a built-in name, a pulled real set, a path to a .jsonl file, or `mix:math=1,chat=1`. The order depends on the
 prompts' ids and the seed alone, so it is the same on every machine and every Python.
@@ -38,7 +38,7 @@ MIX_HINT = "a mix is mix:NAME=WEIGHT,NAME=WEIGHT with weights above zero, for ex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What one request is asked. `messages` are (role, content) pairs and end with a user message."""
+    """One prompt. `messages` are (role, content) pairs and end with a user message."""
 
     id: str
     workload: str
@@ -47,7 +47,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Prompts in the order they are asked.
+    """Prompts in their shuffled order.
 
     `digest` is the SHA-256 of the prompts in the set's own order: it does not depend on the seed. Of a mix it covers
     the members' digests and weights.
@@ -134,9 +134,9 @@ def digest_of(prompts: Iterable[Prompt]) -> str:
 
 
 def interleave(weights: Mapping[str, Fraction], sizes: Mapping[str, int]) -> list[str]:
-    """Whose turn it is, by smooth weighted round robin, until the next in turn has nothing left.
+    """Order of a mix's members by smooth weighted round robin, until the next in turn is exhausted.
 
-    The members come evenly spread, and exactly in proportion over a cycle; ties go to the one that was named first.
+    Members are spread evenly, and exactly in proportion over a cycle; ties go to the one named first.
     """
     credit = dict.fromkeys(weights, Fraction(0))
     left = dict(sizes)
@@ -174,7 +174,7 @@ def _unknown(spec: str) -> UsageError:
 
 
 def mix(spec: str, load: Callable[[str], Workload]) -> Workload:
-    """The mix that `spec` names, of members that `load` gives. Raises UsageError where it makes no sense."""
+    """The mix that `spec` names, of members loaded by `load`. Raises UsageError for an invalid mix."""
     weights: dict[str, Fraction] = {}
     members: dict[str, Workload] = {}
     for part in split_files(spec.removeprefix(MIX)):

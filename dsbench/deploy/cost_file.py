@@ -1,4 +1,4 @@
-"""Which file a run takes its cost table from: named, kept for this machine, shipped, or measured now."""
+"""Finds the cost table of a run: named, cached for this machine, shipped, or measured now."""
 
 from __future__ import annotations
 

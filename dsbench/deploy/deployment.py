@@ -1,4 +1,4 @@
-"""What runs: device, target, drafter, calibration, and the contract that ties measurements to them."""
+"""The deployment: device, target, drafter, calibration, and the contract that ties measurements to them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def deploy(config: RunConfig, *, need_drafter: bool = True, need_chain: bool = F
         pull_model(config.target, home)
     shape_only = config.target.startswith(SHAPE_PREFIX)
     if not shape_only:
-        target_folder(config.target, home)  # a wrong name is told before anything slow or anything about drafters
+        target_folder(config.target, home)  # report a wrong name before slow work and before errors about drafters
     folder = drafter_folder(config) if need_drafter and (config.drafter or not shape_only) else None
     chain_folder = mtp_folder(config) if need_chain else None
     target = load_target(
@@ -215,12 +215,12 @@ def mtp_folder(config: RunConfig) -> Path:
 
 
 def has_drafter(config: RunConfig) -> bool:
-    """Whether one is named or ships: then every run of the target has it in its contract, plain decoding too."""
+    """Whether one is named or ships: then every run of the target has it in its contract, also in arm none."""
     return bool(config.drafter) or (SHIPPED / config.target / "dspark" / "config.json").exists()
 
 
 def known_contract(config: RunConfig) -> dict[str, str]:
-    """What the contract will say, as far as that is known without loading a model."""
+    """The contract fields that are known without loading a model."""
     device = pick_device(config)
     known = {
         "dtype": str(pick_dtype(config, device)).removeprefix("torch."),

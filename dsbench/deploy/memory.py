@@ -18,7 +18,7 @@ RESTS = {"cuda": "temporary buffers", "cpu": "temporary buffers, interpreter, li
 def memory_of(engines: Engines) -> dict[str, Any]:
     """Sums over the tensors of the engines' models, pools and captured executors, beside the peak of the process.
 
-    rest: the peak less all that is listed; no less than 0, since pages of a CPU that nobody touched are not resident.
+    rest: the peak less all that is listed; no less than 0, since untouched pages on a CPU are not resident.
     """
     deployment = engines.deployment
     target, drafter, chain = deployment.target.model, deployment.drafter, deployment.chain

@@ -1,7 +1,7 @@
-"""Recorded acceptance on random weights: a trace drives what is accepted, target and drafter run at their true cost.
+"""Recorded acceptance on random weights: a trace decides what is accepted; target and drafter run at their true cost.
 
-The engine commits the trace's text and takes its drafts; what is timed is the work that they cause. Flips mean nothing
-there and are recorded as 0.
+The engine commits the trace's text and uses its drafts, so the timed work is real. Flips have no meaning and are
+recorded as 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def open_trace(config: RunConfig, arms: Sequence[Arm]) -> Trace | None:
-    """The trace that a sweep replays, rescaled where that is asked; None for a target with acceptance of its own.
+    """The trace that a sweep replays, rescaled where that is asked; None for a target with trained weights.
 
     Raises UsageError for what cannot be replayed.
     """
@@ -128,7 +128,7 @@ def trace_workload(trace: Trace, spec: str) -> Workload:
 def replaying(trace: Trace, deployment: Deployment) -> Deployment:
     """The deployment with the trace's confidences in place of a calibration. Raises EnvironmentRefused for a misfit."""
     block = deployment.drafter.block
-    if block not in (0, trace.block):  # 0: a run of plain decoding alone
+    if block not in (0, trace.block):  # 0: a run of arm none alone
         raise EnvironmentRefused(
             f"the trace was drafted in blocks of {trace.block}, this drafter's hold {block}", hint=HINT
         )
@@ -140,7 +140,7 @@ def replay_queue(
 ) -> list[Request]:
     """`size` requests of the trace, in order and then again, each with its text pinned; ids modulo the vocabulary.
 
-    Those that leave no room for `max_tokens` in the context are passed over; raises UsageError if none is left.
+    Those that leave no room for `max_tokens` in the context are skipped; raises UsageError if none is left.
     """
     shape = deployment.target.model.shape
     by_key = {(row.workload, row.name): row for row in trace.rows}

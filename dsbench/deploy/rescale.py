@@ -1,6 +1,6 @@
-"""A trace rescaled to a published acceptance by depth: its own ups and downs, somebody else's level. No torch.
+"""Rescales a trace to a published acceptance by depth; its variation is kept, its level changes. No torch.
 
-Each depth's confidences get one offset in logit space, and matches are drawn anew from the confidences that result. So
+Each depth's confidences get one offset in logit space, and matches are redrawn from the shifted confidences. So
 the confidences of a rescaled trace are perfectly calibrated. Shapes: N anchors of all texts together, G block.
 """
 
@@ -23,7 +23,7 @@ TURNS, CLOSE = 50, 1e-6
 
 
 def rescaled(trace: Trace, name: str) -> Trace:
-    """The trace at the published acceptance `name`, which rounds that verify the whole block then show on average."""
+    """The trace at the published acceptance `name`, which rounds with the full block verified then have on average."""
     curve, words = published_curve(name, trace.block)
     drafts = [row.drafts for row in trace.rows]
     logits = np.concatenate([d.logits for d in drafts]).astype(np.float64)

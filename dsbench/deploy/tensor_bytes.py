@@ -1,4 +1,4 @@
-"""Bytes that tensors take: exact sums over what lies in memory, shared memory once; and what a process took at most."""
+"""Bytes of tensors: exact sums with shared memory counted once; and the peak of the process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _walk(thing: object, seen: set[int]) -> Iterator[Tensor]:
 
 
 def bytes_of(*things: object) -> int:
-    """Bytes of the tensors below `things`: views and tensors held twice count once, oneDNN's own layouts not."""
+    """Bytes of the tensors below `things`: views and duplicates count once, oneDNN's own layouts are left out."""
     spans = sorted(_extent(x) for x in tensors_in(things) if not x.is_mkldnn and x.numel())
     total, end = 0, 0
     for first, last in spans:

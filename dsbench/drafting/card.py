@@ -1,4 +1,4 @@
-"""What a comparison says of one drafter, into its folder: card.json and README.md. No torch."""
+"""Writes the results of a comparison into a drafter's folder: card.json and README.md. No torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def write_card(folder: Path, comparison: Comparison, entry: DrafterEntry) -> Path:
-    """Rewrites card.json and README.md with what was measured, each whole or not at all. Raises as `read_card`."""
+    """Rewrites card.json and README.md with the measurements, each atomically. Raises as `read_card`."""
     card = read_card(folder) | {"measured": measured(comparison, entry)}
     text = card_text(card)
     write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")

@@ -1,6 +1,6 @@
-"""`drafters`: several drafters over the same prompts, the whole block verified; paired differences, draft times.
+"""`drafters`: several drafters over the same prompts, the full block verified; paired differences, draft times.
 
-Resumable: after each drafter, event and workload the file in `out` holds what is done, and a later call runs the rest.
+Resumable: the file in `out` is written after each drafter, event and workload; a later call runs the rest.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def drafters(
     cards: bool,
     show: Callable[[Comparison, Path], Sequence[Path]],
 ) -> None:
-    """The command: compares, and has it shown. `time`: a range of batch sizes, or nothing; `show` returns its files."""
+    """Compares, then calls `show`. `time`: a range of batch sizes, or nothing; `show` returns its files."""
     plan = DraftersPlan(
         workloads=tuple(split_workloads(config.workload)),
         events=parse_events(events),
@@ -154,7 +154,7 @@ def conditions(target: Deployment, plan: DraftersPlan) -> dict[str, str]:
 def register(
     found: Comparison, folders: Sequence[Path], names: Sequence[str], deployments: Sequence[Deployment]
 ) -> list[DrafterEntry]:
-    """The drafters' entries in the file, new ones after those that are there; a drafter is told by its digest.
+    """The drafters' entries in the file, new ones after those that are there; drafters are identified by their digest.
 
     Where two or more are named, they come first, in their order: the first named is the one that is paired.
     """
@@ -188,7 +188,7 @@ def _requests(deployment: Deployment, workload: str, event: EventKey, plan: Draf
 def _run_event(
     deployment: Deployment, entry: DrafterEntry, event: EventKey, plan: DraftersPlan, notice: Callable[[str], None]
 ) -> bool:
-    """Runs the workloads that lack, all in one queue; whether there were any. The same prompts are not run again."""
+    """Runs the missing workloads in one queue; returns whether there were any."""
     sources = sources_digest()
     missing: dict[str, list[Request]] = {}
     for workload in plan.workloads:

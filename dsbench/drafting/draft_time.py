@@ -1,7 +1,7 @@
-"""Milliseconds of drafting: `propose` of a whole block and of its first drafts, and `observe`, drafters taking turns.
+"""Milliseconds of drafting: `propose` of a full block and of its first drafts, and `observe`, drafters timed in turn.
 
-Coupled rule, temperature 1; on CUDA replays of a captured graph. What a drafter reads is arbitrary: its time does not
-depend on what the pages hold.
+Coupled rule, temperature 1; on CUDA replays of a captured graph. The pages hold arbitrary values: they
+do not affect the time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dsbench.stats.intervals import quantile_of
 
 CONTEXT = 300  # committed tokens a request
 REPEATS, WARM = 40, 5  # calls measured, and calls before them
-STEPS = (1, 2, 3)  # depths timed beside the whole block: the steps of a chain
+STEPS = (1, 2, 3)  # depths timed beside the full block: the steps of a chain
 EAGER, GRAPH = "eager", "graph"  # executors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What is timed: a call of one drafter, its size, and how to make it."""
+    """One timed call: its drafter, its size, and the function to call."""
 
     drafter: int  # index of the deployment
     what: str
@@ -73,7 +73,7 @@ def draft_times(
 def check_room(deployments: Sequence[Deployment], batch: int) -> None:
     """Raises EnvironmentRefused if the pages and logits of `batch` requests cannot lie in the memory that is free.
 
-    All drafters' calls of a batch size are held at once.
+    All drafters' calls of a batch size are in memory at once.
     """
     model = deployments[0].target.model
     shape, element = model.shape, 4 if model.device.type == "cpu" else model.dtype.itemsize
@@ -104,9 +104,10 @@ def interleaved(
     warm: int = WARM,
     behind: bool = False,
 ) -> list[list[float]]:
-    """Milliseconds of each run, `repeats` of them, drift shared alike; the first `warm` rounds are not kept.
+    """Milliseconds of each run, `repeats` of them, interleaved so that all share the drift; the first `warm` rounds are
+    dropped.
 
-    behind: each follows another of its kind, which is not timed.
+    behind: each follows an untimed call of its kind.
     """
     order, times = random.Random(seed), [[0.0] * 0 for _ in runs]
     for number in range(warm + repeats):

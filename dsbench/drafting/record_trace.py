@@ -1,7 +1,7 @@
-"""`record-trace`: the canonical text of every prompt, and what the drafter says at every token of it.
+"""`record-trace`: records the canonical text of every prompt, and the drafter's block at every token of it.
 
-Runs plain decoding with the drafter beside it: a block is drafted in every round and none of it is verified, so that
-every anchor of the text is visited. Coupled rule: the text is the one of every arm of a sweep with these seeds.
+Drafts a block in every round and verifies none of it, so that every anchor of the text is visited. Coupled rule: the
+text is the one of every arm of a sweep with these seeds.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _requests(deployment: Deployment, config: RunConfig, workloads: Sequence[str
 def drafts_along(
     request: Request, rounds: Sequence[RoundRecord], deployment: Deployment, event: EventKey
 ) -> DraftTrace:
-    """What the rounds, one an anchor, drafted; judged against the request's whole text."""
+    """The drafts of the rounds, one an anchor, matched against the request's full text."""
     block, output = deployment.drafter.block, request.output
     assert [r.output_index for r in rounds] == list(range(1, len(output))), "an anchor was not visited"
     match = [matched(r.drafts, output[r.output_index :]) for r in rounds]
@@ -114,7 +114,7 @@ def matched(drafts: Sequence[int], text: Sequence[int]) -> int:
 
 
 def _calibrated(deployment: Deployment, event: EventKey, head: Head, raw: Array) -> Array:
-    """Logits [N, G] of the calibrated probabilities, so that who replays them needs no calibration."""
+    """Logits [N, G] of the calibrated probabilities, so that a replay needs no calibration."""
     if deployment.calibrations is not None:
         chosen = deployment.calibrations.choose(event.rule, event.temperature, event.top_k, event.top_p, head=head)
         raw = np.array(chosen.calibration.scale) * raw + np.array(chosen.calibration.offset)

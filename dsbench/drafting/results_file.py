@@ -1,4 +1,4 @@
-"""`drafters.json`: what each drafter did on each prompt, kept so that drafters that ran on other days can be paired.
+"""`drafters.json`: the results of each drafter on each prompt, kept so that drafters of different runs can be paired.
 
 Owns the file, its merging, and the statistics read out of it; runs nothing and imports no torch.
 """
@@ -37,7 +37,7 @@ class Cell:
 class Timing:
     """Median milliseconds of a call at batch size `batch`; the interval is that of the median over `n` repeats."""
 
-    what: str  # propose: `depth` drafts of every request; observe: the rows of a whole verified block
+    what: str  # propose: `depth` drafts of every request; observe: the rows of a full verified block
     batch: int
     depth: int  # 0 for observe
     rows: int  # rows of the call: batch * G (the block pass) or batch * (G + 1)
@@ -69,7 +69,7 @@ class DrafterEntry:
         return next((c for c in self.cells if (c.event, c.workload) == (event, workload)), None)
 
     def put(self, cell: Cell) -> None:
-        """Adds the cell, or takes the place of the one before."""
+        """Adds the cell, or replaces the earlier one."""
         self.cells = [c for c in self.cells if (c.event, c.workload) != (cell.event, cell.workload)] + [cell]
 
 
@@ -128,12 +128,12 @@ class Comparison:
         return sides[0] == sides[1]
 
     def save(self, path: Path, *, results: bool = False) -> None:
-        """The counts, and with `results` what they come to: the bootstrap takes seconds, so not after every cell."""
+        """The counts, and with `results` the statistics: the bootstrap takes seconds, so not after every cell."""
         body = {"conditions": self.conditions, "drafters": [asdict(d) for d in self.drafters]}
         write_json(path, kind=KIND, schema=SCHEMA, body=body | {"results": self.results() if results else None})
 
     def results(self) -> dict[str, Any]:
-        """What a reader wants; a loader computes it anew."""
+        """The statistics for a reader; a loader recomputes them."""
         return {
             "acceptance": [{"drafter": d.name} | asdict(row) for d, row in self.acceptances()],
             "differences": [
@@ -148,7 +148,7 @@ def load_comparison(path: Path) -> Comparison:
 
 
 def unique_names(folders: Sequence[Path], taken: Sequence[str] = ()) -> list[str]:
-    """Folder names; with as many parent folders as tell them apart, or a number where that does not."""
+    """Folder names; with as many parent folders as make them unique, or a number where that fails."""
     parts = [folder.resolve().parts for folder in folders]
     longest = max(map(len, parts), default=1)
     found: list[str] = []

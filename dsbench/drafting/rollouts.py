@@ -1,4 +1,4 @@
-"""Full-block rollouts: a workload's prompts with every draft verified (arm no-trim), and the sums they leave."""
+"""Full-block rollouts: a workload's prompts with every draft verified (arm no-trim), and the counts they yield."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARM = "no-trim"
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A request that ran with the whole block verified, and its rounds."""
+    """A request that ran with the full block verified, and its rounds."""
 
     request: Request
     rounds: tuple[RoundRecord, ...]
@@ -57,7 +57,7 @@ def rollout_requests(
 def check_workloads(workloads: Sequence[str]) -> None:
     """Raises UsageError for a workload that is named twice, or as all of them are together."""
     if ALL in workloads:
-        raise UsageError(f"a workload named {ALL!r} would be taken for all of them", hint="rename its file")
+        raise UsageError(f"a workload named {ALL!r} would be mistaken for all of them", hint="rename its file")
     for name in workloads:
         if workloads.count(name) > 1:
             raise UsageError(f"workload {name} is named twice", hint="name each once")
@@ -68,7 +68,7 @@ def roll_out(
 ) -> dict[str, list[Rollout]]:
     """Runs the requests of all workloads in one queue, `batch` at a time; the deployment's drafter drafts.
 
-    Gives the requests new ids, so that they are told apart; names and seeds, hence texts, stay.
+    Gives the requests new ids, unique in the queue; names and seeds, and so texts, are unchanged.
     """
     queue = [request for own in by_workload.values() for request in own]
     for number, request in enumerate(queue):
@@ -89,12 +89,12 @@ def rounds_frame(event: EventKey, rollouts: Mapping[str, Sequence[Rollout]]) -> 
         for record in rollout.rounds
     ]
     names = ["event", "workload", "request", "accepted", "window", "logits", "token_free_logits"]
-    whole = {"request": "int32", "accepted": "int8", "window": "int8"}
-    return pd.DataFrame(rows, columns=names).astype(whole)
+    ints = {"request": "int32", "accepted": "int8", "window": "int8"}
+    return pd.DataFrame(rows, columns=names).astype(ints)
 
 
 def prompt_counts(rollout: Rollout, workload: str, block: int) -> PromptCounts:
-    """What a rollout leaves for the statistics; `workload` as the user named it."""
+    """The counts of a rollout for the statistics; `workload` as the user named it."""
     trials, passed = depth_counts(rollout.rounds, block)
     return PromptCounts(
         workload=workload,

@@ -1,4 +1,4 @@
-"""`train`: options as typed -> a training on this machine's device, or on all that torchrun gave it; progress lines."""
+"""`train`: runs a training from command-line options, on one device or on those of torchrun; prints progress."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def train_options(kind: str, typed: dict[str, Any], *, seed: int, data: Path | N
 
 
 def command_line(kind: str, typed: dict[str, Any], seed: int) -> str:
-    """The call that trains this drafter again, whatever the defaults of that day."""
+    """The call that trains this drafter again, with every option written out."""
     drops = {"dspark": (), "dflash": ("head", "rank"), "mtp": ("head", "rank", "taps", "window")}[kind]
     flags = {name: value for name, value in typed.items() if value is not None and name not in drops}
     return " ".join(
@@ -107,7 +107,7 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def progress(path: Path | None) -> Callable[[dict[str, Any]], None]:
-    """A log that writes lines for people to stderr, and whole records to `path`."""
+    """A log that writes readable lines to stderr, and full records to `path`."""
 
     def log(record: dict[str, Any]) -> None:
         note(progress_line(record))

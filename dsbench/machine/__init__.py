@@ -1,1 +1,1 @@
-"""What this machine is and can: doctor, kernel benchmarks, self-test, round timelines."""
+"""Facts and tests of this machine: doctor, kernel benchmarks, self-test, round timelines."""

@@ -76,7 +76,7 @@ def bench_kernels(
 
 
 def dtype_of(config: RunConfig, device: torch.device) -> torch.dtype:
-    """What models have on this device. Raises UsageError for bf16 on a CPU, whose kernels read fp32."""
+    """The dtype of models on this device. Raises UsageError for bf16 on a CPU, whose kernels read fp32."""
     if device.type == "cuda":
         return torch.float32 if config.dtype == "float32" else torch.bfloat16
     if config.dtype == "bfloat16":
@@ -85,7 +85,7 @@ def dtype_of(config: RunConfig, device: torch.device) -> torch.dtype:
 
 
 def as_body(ceilings: Ceilings, found: Sequence[Result]) -> dict[str, Any]:
-    """Ceilings and results as plain values."""
+    """Ceilings and results as JSON values."""
     return {"ceilings": asdict(ceilings), "results": [asdict(result) for result in found]}
 
 

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine is, what is installed and cached, and what is missing for a run."""
+"""`doctor`: facts of this machine, what is installed and cached, and what a run lacks."""
 
 from __future__ import annotations
 

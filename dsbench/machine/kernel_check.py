@@ -1,4 +1,4 @@
-"""Whether an op at a real size gives what its reference gives, and whether asking is affordable."""
+"""Compares an op at a real size with its reference, where the reference is affordable."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MEMORY = {
     "truncate": 40,
 }  # of a reference, in bytes of its inputs
 MEMORY_ELSE = 10
-TURNS = {"cuda": 512, "cpu": 8}  # requests x slots that the reference of a block, token by token, is asked for
+TURNS = {"cuda": 512, "cpu": 8}  # requests x depths at most for the token-by-token reference of a block
 FIRST = (0.02, 1.0)  # seconds: so long a first call may have loaded its kernels, and is made again
 MOST_MEMORY = 0.4  # of what is free
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be taken."""
+    """Bytes free on the device."""
     if device.type == "cuda":
         free, reserved = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
         return int(free + reserved - torch.cuda.memory_allocated(device))
@@ -68,7 +68,7 @@ def unaffordable(size: Size, inputs: Inputs, device: torch.device) -> str:
 
 
 def compare(members: Sequence[Op], inputs: Inputs) -> tuple[str, float]:
-    """What differs in the results of a family on these inputs, "" if nothing; seconds a call of its first reference."""
+    """The difference in the results of a family on these inputs, "" if none; seconds a call of its first reference."""
     seconds = 0.0
     _now(next(x.device for x in inputs.values() if isinstance(x, Tensor)))  # inputs are there, see pdl.py
     for op in members:
@@ -86,7 +86,7 @@ def compare(members: Sequence[Op], inputs: Inputs) -> tuple[str, float]:
 
 
 def difference(op: Op, made: Tensor, wanted: Tensor) -> str:
-    """In words, "" where every row is near enough; of a draw a few rows may be near ties."""
+    """The difference in words, "" where every row is within tolerance; a few rows of a draw may be near ties."""
     if made.shape != wanted.shape:
         return f"shape {list(made.shape)}, the reference has {list(wanted.shape)}"
     x, y = (

@@ -1,4 +1,4 @@
-"""Real sizes of the registered ops: the shapes of public models at rows, requests and contexts that a server sees.
+"""Real sizes of the registered ops: the shapes of public models at typical rows, requests and contexts of a server.
 
 No torch. Shapes: M rows of a pass or R requests, as the op takes them; V' draft vocabulary.
 """
@@ -18,8 +18,8 @@ SHAPES = ("smollm2-135m", "qwen3-1.7b", "qwen3-8b")
 ROWS = (1, 8, 32, 64, 128, 256)
 CPU_ROWS = (1, 8, 32)
 CONTEXTS = (1024, 4096)  # tokens a request, mean
-WINDOWS = (1, 8)  # rows a request: plain decoding, and a whole block of seven drafts
-SLOTS = 7  # drafts a block
+WINDOWS = (1, 8)  # rows a request: decoding without drafts, and a full block of seven drafts
+BLOCK_SIZE = 7  # drafts a block
 PAGE = 64  # tokens, as the runtime's
 DRAFT_VOCAB = 16_384
 HEADS = {"smollm2-135m": ("deep", 64)}  # kind and rank of the sequential head; of the others:
@@ -54,7 +54,7 @@ EVEN = {"odd": False}  # inputs without what a run has few of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """One case of a family of ops: what its `make_inputs` takes, and the words for it."""
+    """One case of a family of ops: what its `make_inputs` takes, and its label."""
 
     family: str
     label: str
@@ -67,7 +67,7 @@ class Size:
 def plan(
     *, ops: str | None, shapes: str | None, rows: str | None, quick: bool, on_gpu: bool
 ) -> tuple[tuple[Size, ...], ...]:
-    """Sizes to measure, those that take turns together. Raises UsageError for a name or a range that is none.
+    """Sizes to measure, grouped by those timed in turn. Raises UsageError for a name or a range that is none.
 
     Quick: one shape, few rows, the shorter context, the smaller vocabulary. By default a CPU
     has the small shape and few rows.
@@ -107,7 +107,7 @@ def sizes(shape: ModelShape, rows: int, quick: bool = False) -> list[Size]:
 
 
 def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Size]:
-    """Draws know the vocabulary alone; the step before them knows the head too."""
+    """Draws depend on the vocabulary alone; the head step before them also on the head."""
     found = []
     kind, rank = HEADS.get(shape.name, HEAD)
     for vocab in vocabularies:
@@ -125,7 +125,7 @@ def _draws(shape: ModelShape, rows: int, vocabularies: Sequence[int]) -> list[Si
                 options=EVEN,
             )
         )
-        case = (rows, SLOTS, shape.hidden, rank, vocab, kind, True, whole)
+        case = (rows, BLOCK_SIZE, shape.hidden, rank, vocab, kind, True, whole)
         label = f"V'={vocab} {kind} r={rank}"
         found.append(Size(family="coupled_block", label=label, shape=shape.name, rows=rows, case=case, options=EVEN))
     return found
@@ -160,7 +160,7 @@ def _matrices(shape: ModelShape) -> dict[str, tuple[int, int]]:
 
 
 def _fused(shape: ModelShape, rows: int) -> list[Size]:
-    """Products with their neighbours in a layer, at the rows that they are for."""
+    """Fused products, at the row counts they serve."""
     d, found = shape.hidden, list[tuple[str, str, tuple[Any, ...], dict[str, Any]]]()
     if rows <= FUSED_ROWS:
         turned = (rows, d, shape.heads, shape.kv_heads, shape.head_width, 16, shape.qk_norm, shape.qk_norm)
@@ -194,13 +194,13 @@ def _attention(shape: ModelShape, rows: int, contexts: Sequence[int]) -> list[Si
 
 
 def _step(shape: ModelShape, requests: int) -> list[Size]:
-    """The same for every shape. Half of all drafts are granted; packed is the whole block."""
-    rows, most = requests * (SLOTS + 1), requests * SLOTS
+    """Equal for every shape. Half of all drafts are granted; `pack` packs the full block."""
+    rows, most = requests * (BLOCK_SIZE + 1), requests * BLOCK_SIZE
     parts: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
-        ("plan", f"K={most // 2}", (requests + 1, requests, SLOTS, requests + most // 2, 16, most // 2), EVEN),
-        ("pack", f"into {rows} rows", (requests + 1, requests, SLOTS, rows, 16), {}),
-        ("judge", f"G={SLOTS}", (requests, SLOTS, True), EVEN),
-        ("commit", f"G={SLOTS}", (requests + 1, SLOTS, 2), {}),
+        ("plan", f"K={most // 2}", (requests + 1, requests, BLOCK_SIZE, requests + most // 2, 16, most // 2), EVEN),
+        ("pack", f"into {rows} rows", (requests + 1, requests, BLOCK_SIZE, rows, 16), {}),
+        ("judge", f"G={BLOCK_SIZE}", (requests, BLOCK_SIZE, True), EVEN),
+        ("commit", f"G={BLOCK_SIZE}", (requests + 1, BLOCK_SIZE, 2), {}),
     ]
     return [
         Size(family=family, label=label, shape=shape.name, rows=requests, case=case, options=options)

@@ -1,4 +1,4 @@
-"""What `dsbench bench-kernels` prints: the ceilings, then an op after the other, its worst size first."""
+"""Prints the results of `dsbench bench-kernels`: the ceilings, then op by op, worst size first."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _row(result: Result, notes: Sequence[str]) -> list[str]:
 
 
 def _notes(result: Result) -> list[str]:
-    """What a reader must know of this row beside its numbers."""
+    """Notes on a row's numbers."""
     found = [*([result.wrong] if result.wrong else []), *result.notes]
     if result.us is not None and not result.exceeds_cache:
         found.append("inputs of all calls fit the cache together: their reads may be quicker than memory")

@@ -1,4 +1,4 @@
-"""Microseconds of an op at a size, its limit on this device, and its reference's time beside it.
+"""Times an op at a size: microseconds, its limit on this device, and its reference's time.
 
 On CUDA a call is one of many in a captured graph, and each has inputs of its own, so that together they exceed the L2
 cache; graphs of all sizes of a batch are replayed in turn, in random order. On a CPU without graphs.
@@ -50,7 +50,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What the device reaches, bytes and floating-point operations a second; raw samples in seconds."""
+    """Measured ceilings of the device: bytes and floating-point operations a second; raw samples in seconds."""
 
     copy: Interval
     matrix: Interval
@@ -58,7 +58,7 @@ class Ceilings:
     matrix_samples: list[float]
 
     def limit(self, moved: float, flops: float) -> float:
-        """Seconds that no kernel beats."""
+        """Least possible seconds by the device's ceilings."""
         return max(moved / self.copy.value, flops / self.matrix.value)
 
 
@@ -92,7 +92,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A size that is right, and what to time of it."""
+    """A size whose results are correct, and the calls to time."""
 
     result: Result
     run: Run
@@ -133,7 +133,7 @@ def measure(
     seed: int,
     notice: Notice,
 ) -> list[Result]:
-    """Results in the order of the batch; all of it lies in memory at once, and takes turns."""
+    """Results in the order of the batch; all of it is in memory at once, and is timed in turn."""
     found, ready = [], []
     for size in batch:
         members = [op for op in ops if op.family == size.family]
@@ -260,7 +260,7 @@ def _untimed(size: Size, inputs: Inputs, seconds: float, device: torch.device) -
 
 
 def _in_turn(calls: Sequence[Run], count: int, device: torch.device) -> Run:
-    """`count` calls, round and round. A graph keeps all results, so that each is written to memory of its own."""
+    """`count` calls, cycling through `calls`. A graph keeps all results, so that each has its own memory."""
     chosen = [calls[i % len(calls)] for i in range(count)]
     if device.type == "cuda":
         return lambda: [call() for call in chosen]

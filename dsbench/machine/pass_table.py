@@ -1,4 +1,4 @@
-"""What a round is made of on captured graphs, by requests: the passes alone, the host, and the whole engine step."""
+"""Times the parts of a round on captured graphs, by requests: the passes alone, the host, and the full engine step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsbench.profiles.fit import CostSample
 class RoundTimes:
     """Median seconds at R requests and S context tokens in all.
 
-    no_draft: without a drafter; least: one row a request, beside a drafter; full: the whole block of every request.
+    no_draft: without a drafter; least: one row a request, beside a drafter; full: the full block of every request.
     """
 
     requests: int
@@ -27,12 +27,12 @@ class RoundTimes:
 
     @property
     def draft_share(self) -> float:
-        """Of the passes of a round whose whole block is verified."""
+        """Share of drafting in the passes of a round that verifies the full block."""
         return self.draft / (self.draft + self.full)
 
     @property
     def host_share(self) -> float:
-        """Of an engine step with the whole block: what it takes beyond its passes."""
+        """Share of an engine step with the full block that is not in its passes."""
         return max(0.0, 1 - (self.draft + self.full) / self.full_step)
 
 
@@ -64,7 +64,7 @@ def round_times(samples: Iterable[CostSample]) -> list[RoundTimes]:
 def print_rounds(lines: Sequence[RoundTimes]) -> None:
     if not lines:
         return
-    print("milliseconds, medians; passes: replays of their graphs alone; steps: the engine's whole ones, host included")
+    print("milliseconds, medians; passes: replays of their graphs alone; steps: full engine steps, host included")
     print("    R context/R    draft  verify: none  1 row  block  step: none   block  draft/passes  host/step")
     for t in lines:
         ms = "{:8.3f} {:13.3f} {:6.3f} {:6.3f} {:11.3f} {:7.3f}".format(

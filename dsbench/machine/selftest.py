@@ -1,7 +1,7 @@
 """`selftest`: every arm at several batch sizes must write one text per request; a difference must be a rounding tie.
 
-Coupled rule, or any rule at temperature 0. Where two texts part, the target is asked again for the law at that
-position: the difference is a tie only if the two tokens' perturbed scores (logits / T + noise) lie within the rounding
+Coupled rule, or any rule at temperature 0. Where two texts diverge, the target's law at that position is computed
+again: the difference is a tie only if the two tokens' perturbed scores (logits / T + noise) lie within the rounding
 of the dtype. Exact numerics leave no room for ties.
 """
 
@@ -30,7 +30,7 @@ ROUNDING = {torch.float32: 2e-3, torch.bfloat16: 1.0}  # of logits that differ b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where a text parts from that of plain decoding at batch size 1, and whether rounding explains it."""
+    """Where a text diverges from that of arm none at batch size 1, and whether rounding explains it."""
 
     mode: str
     batch: int
@@ -74,8 +74,8 @@ def selftest(
     Left out are those that would not end before the deadline: each is taken to last as long as the longest of its
     batch size, or of all, so far.
 
-    The texts compared with are those of plain decoding: where passes are captured graphs, without these and at the
-    largest batch size, else at the first.
+    The reference texts are those of arm none: on a captured device run eagerly at the largest batch size, else at
+    the first batch size.
     """
     outcomes: list[Outcome] = []
     left_out: list[str] = []

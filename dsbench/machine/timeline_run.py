@@ -81,7 +81,7 @@ def record_views(
     rounds: int,
     notice: Callable[[str], None],
 ) -> list[View]:
-    """Overlap on, then off, on the same requests; whichever of them this arm and this machine have."""
+    """Overlap on, then off, on the same requests; where this arm and this machine support it."""
     engines, views = Engines(deployment, requests=batch), []
     for name, overlap in variants(deployment, arm, config, queue()):
         engines.deployment = replace(deployment, overlap=overlap)
@@ -105,7 +105,7 @@ def variants(
 def run_facts(
     deployment: Deployment, trace: Trace | None, arm: Arm, config: RunConfig, batch: int, rounds: int
 ) -> dict[str, Any]:
-    """What a reader must know of the picture; as run.json has it, and the versions."""
+    """Facts of the run for the picture: those of run.json, and versions."""
     machine = environment(deployment.device)
     versions = {"dsbench": __version__, "torch": machine["torch"]}
     versions |= {name: machine[name] for name in ("cuda", "driver") if name in machine}

@@ -1,1 +1,1 @@
-"""Intervals, block bootstrap, noise. Plain numpy."""
+"""Intervals, block bootstrap, noise. numpy only."""

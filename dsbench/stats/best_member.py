@@ -1,7 +1,7 @@
-"""Against the best of several arms, without the luck of the one that is picked.
+"""Compares an arm with the best of several arms, without selection bias.
 
 Each half of the data is compared with the arm that was fastest on the other; the sums of a prompt over both halves make
-one ratio. So a half that ran slow for all its arms, or for one of them, does not decide alone.
+one ratio. So one slow half does not decide alone.
 """
 
 from __future__ import annotations

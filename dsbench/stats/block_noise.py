@@ -1,4 +1,4 @@
-"""A ratio of two measured speeds whose interval knows two sources of error: which prompts, and which repeats.
+"""The ratio of two measured speeds, with an interval for two sources of error: prompts and repeats.
 
 Time drifts: steps and requests of one repeat are slow or fast together, so prompts alone would give intervals that are
 too narrow. A repeat is therefore a block. Two arms of one run are interleaved, so that drift slower than a repeat
@@ -23,7 +23,7 @@ POWER = 0.8
 LEAST_CELLS = 4  # fewer cells than this say nothing of how block noise differs between cells
 FLOOR = 1e-12  # variance below the resolution of any clock
 MANY = 1_000_000  # prompts, of which percentiles are as far out as they should be
-FAR = 5.0  # log ratios further out than this are not told apart; keeps Student's tails finite
+FAR = 5.0  # log ratios beyond this are clipped; keeps Student's tails finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def log_speeds(held: Held) -> FloatArray:
 
 
 def prior_of(spreads: Sequence[Spread | None]) -> Spread | None:
-    """What the other cells say of a cell's block noise; None for fewer than LEAST_CELLS of them.
+    """A prior of a cell's block noise from the other cells; None for fewer than LEAST_CELLS of them.
 
     The mean variance, worth as many degrees of freedom as the cells' variances agree (Smyth's moment estimator: excess
     of the variance of log s^2 over that of equal cells), and no more than they hold.

@@ -175,7 +175,7 @@ def paired_ratio(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What each prompt wrote and how long it held its slot, by repeat; nan where a repeat lacks the prompt."""
+    """Tokens and seconds of residence of each prompt, by repeat; nan where a repeat lacks the prompt."""
 
     names: tuple[str, ...]
     tokens: FloatArray  # [prompts, repeats]

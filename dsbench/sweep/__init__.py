@@ -1,1 +1,1 @@
-"""Sweeps: what is planned, in which order it runs, who runs it, one repeat of a cell."""
+"""Sweeps: the plan, the order of its repeats, the launchers, and one repeat of a cell."""

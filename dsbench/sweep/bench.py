@@ -1,4 +1,4 @@
-"""What a sweep is measured on: the deployment, its cost table, and one repeat after another on its engines."""
+"""Measures the repeats of a sweep on one device: holds the deployment, its cost table and its engines."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _run_table(plan: SweepPlan, deployment: Deployment, folder: Path) -> CostTab
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Waits until no other bench of the run is inside."""
+    """A lock between the benches of a run."""
     try:
         stream = path.open("a")
     except OSError as problem:
@@ -170,7 +170,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _gpu(device: torch.device) -> str | None:
-    """What nvidia-smi knows the device by."""
+    """The device's UUID or index for nvidia-smi."""
     if device.type != "cuda":
         return None
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)

@@ -1,7 +1,7 @@
-"""What the machine did during a repeat: other load, clocks, throttling, as far as they can be read. No torch.
+"""Machine conditions during a repeat: other load, clocks, throttling, where they can be read. No torch.
 
-On Linux from /proc and /sys; of an NVIDIA GPU from one `nvidia-smi` that reports while the sweep runs. What cannot be
-read is None or absent, never a guess.
+On Linux from /proc and /sys; for an NVIDIA GPU from one `nvidia-smi` that reports while the sweep runs. Values that
+cannot be read are None or absent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Machine:
 
     @contextlib.contextmanager
     def watched(self, facts: dict[str, Any]) -> Iterator[None]:
-        """Adds to `facts` what happened within: `others`, a share of the cores' time; clocks in MHz; throttling."""
+        """Adds to `facts` the conditions during the block: `others`, a share of the cores' time; clocks in MHz;
+        throttling.
+        """
         before = cpu_reading()
         yield
         after = cpu_reading()
@@ -131,7 +133,7 @@ def gpu_facts(seen: Sequence[GpuReading]) -> dict[str, Any]:
 
 
 def _fall(clocks: Sequence[float]) -> dict[str, float]:
-    """The highest clock, and the lowest since: a chip that wakes up is no chip that slows down."""
+    """The highest clock, and the lowest after it: a clock that rises from idle is not throttling."""
     high = max(clocks)
     return {"clock_high": high, "clock_low": min(clocks[clocks.index(high) :])}
 

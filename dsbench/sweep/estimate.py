@@ -1,4 +1,4 @@
-"""How long a sweep would take by a cost table, before anything is loaded: `sweep --dry-run`."""
+"""Estimates a sweep's duration from a cost table, without loading a model: `sweep --dry-run`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ BLOCK = 7  # drafts a round, where the table's contract does not say
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Seconds of all repeats and of recording the texts, prompts not counted; and on what they rest."""
+    """Seconds of all repeats and of recording the texts, prompts not counted; and the table and acceptance it is based
+    on.
+    """
 
     seconds: float
     basis: str
 
 
 def estimate(plan: SweepPlan, table: CostTable, survival: Sequence[float], basis: str) -> Estimate:
-    """As if every answer took all its tokens and drafts were accepted with `survival` [G], chance of the first k.
+    """Assumes that every answer reaches its token limit and that the first k drafts are accepted with probability
+    `survival` [G].
 
     In the open loop a pass takes as long as its requests come, or longer where they come faster than they are served.
     """
@@ -57,9 +60,10 @@ NONE = Arm(name="none", drafter="none", policy="fixed", layout="packed", commit=
 
 
 def token_seconds(arm: Arm, table: CostTable, survival: Sequence[float], batch: int, context: float) -> float:
-    """Seconds a token of the whole batch: a round over the tokens it delivers, everybody having one window.
+    """Seconds a token of the full batch: seconds of a round over the tokens it delivers, with one window for all
+    requests.
 
-    A planned arm takes the window that is best for all alike. Chains are taken to draft at the block's price.
+    A planned arm uses the best common window. Chains are assumed to cost as much as a block drafter.
     """
     block, total = len(survival), int(batch * context)
     delivered = 1 + np.concatenate([[0.0], np.cumsum(survival)])

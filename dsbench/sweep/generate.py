@@ -1,4 +1,4 @@
-"""`generate`: prompts in, text out, in any arm; with what each round verified and accepted."""
+"""`generate`: runs prompts in any arm; prints the text, and what each round verified and accepted."""
 
 from __future__ import annotations
 

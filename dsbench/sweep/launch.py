@@ -17,7 +17,7 @@ ATTEMPTS = 3  # a task whose worker died this often is given up
 
 
 class Bench(Protocol):
-    """What measures repeats, one at a time, on one device."""
+    """Measures repeats, one at a time, on one device."""
 
     def repeat(self, task: Task) -> Measured: ...
 

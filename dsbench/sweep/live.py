@@ -1,4 +1,4 @@
-"""How a sweep goes, on stderr: a table that fills up on a terminal, a line a repeat elsewhere."""
+"""Progress of a sweep on stderr: a table on a terminal, elsewhere one line a repeat."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lines:
 
 
 class Grid:
-    """Of the workload that runs: a row a batch size, a column an arm, tokens/s of the repeats so far.
+    """The table of the current workload: a row a batch size, a column an arm, tokens/s of the repeats so far.
 
     total: repeats to run.
     """

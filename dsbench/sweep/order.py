@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One repeat of one cell: the unit of loss."""
+    """One repeat of one cell: the unit that is lost and measured again when a worker dies."""
 
     key: str  # the cell's folder
     cell: Cell
@@ -100,7 +100,7 @@ def order_facts(order: Sequence[Block]) -> list[dict[str, Any]]:
 
 @contextmanager
 def writing(folder: Path, *, resume: bool, notice: Callable[[str], None]) -> Iterator[RunStore]:
-    """The run's store for this process alone, whatever a killed one left half-written cleared away.
+    """Opens and locks the run's store; removes incomplete files of a killed process.
 
     Raises UsageError for a folder that cannot be written, holds a run unless that is resumed, or is being written to.
     """

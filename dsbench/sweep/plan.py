@@ -1,4 +1,4 @@
-"""What a sweep will do, checked before anything is loaded, and what it turns out to be measured on."""
+"""The plan of a sweep, checked before anything is loaded, and the setting it is measured in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsbench.workloads.workload import Workload, load_workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a bench measures on, in words and digests: what cells and run.json need to know of it. Keys by mode."""
+    """Digests and names of what a bench measures on, for cells and run.json. Mappings are keyed by mode."""
 
     contract: dict[str, str]
     contracts: dict[str, dict[str, str]]  # of the arms, with their own drafters

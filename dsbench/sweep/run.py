@@ -161,7 +161,7 @@ def _environments(recorded: Mapping[str, Any], now: Mapping[str, str]) -> list[M
 
 
 def run_body(plan: SweepPlan, setting: Setting, sources: dict[str, str]) -> dict[str, Any]:
-    """What run.json says: the resolved configuration, where each value came from, machine, contract, labels."""
+    """The content of run.json: the resolved configuration, where each value came from, machine, contract, labels."""
     trace = plan.trace
     return {
         "config": asdict(replace(plan.config, cost=plan.config.cost or "")),

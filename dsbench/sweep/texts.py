@@ -1,4 +1,4 @@
-"""Queues of requests, and the pinned text: each request's canonical output, recorded once by plain decoding."""
+"""Queues of requests, and the pinned text: each request's canonical output, recorded once in arm none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traffic of a sweep: how requests come and how long they are, and which of a queue are measured."""
+"""The traffic of a sweep: arrivals, lengths, and which requests of a queue are measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ WARMING = 4  # in the open loop a request comes before the measured ones for eve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """loads: each makes cells of its own, None those of the closed loop; laws of lengths, None: as the prompts are."""
+    """loads: arrival rates with their own cells, None for the closed loop; length distributions, None: the prompts'
+    own.
+    """
 
     loads: tuple[Arrivals | None, ...]
     prompt: Lengths | None
@@ -82,8 +84,8 @@ def plan_traffic(config: RunConfig) -> Traffic:
 def measured_of(load: Arrivals | None, batch: int, requests: int) -> tuple[range, int]:
     """Which of a queue are measured at this load and limit, and how long the queue is.
 
-    Closed loop: the first `batch` warm the slots, and half as many again as there are slots follow. Open loop: the
-    load builds up before, and goes on until the last measured request has ended, as far as so many followers carry it.
+    Closed loop: the first `batch` requests warm up, and half as many again follow the measured ones. Open loop: the
+    load builds up before them, and the requests after them keep it up until the last measured one has ended.
     """
     followers = batch + batch // 2
     if load is None:

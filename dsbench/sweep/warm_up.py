@@ -1,4 +1,4 @@
-"""Warm until flat: steps that nobody measures, until their pace no longer changes."""
+"""Warm-up: unmeasured steps until their pace no longer changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGMAS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """How it went. `paces`: tokens/s of its windows, in order; `flat`: whether the last two agree."""
+    """Result of a warm-up. `paces`: tokens/s of its windows, in order; `flat`: whether the last two agree."""
 
     steps: int
     seconds: float

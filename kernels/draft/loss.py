@@ -1,6 +1,6 @@
 """Loss rows of a drafter in one pass over its logits: value, gradient, acceptance and what its confidences learn from.
 
-A row is held to the target's law at T = 1, whatever temperature drew its text. Loss of a row, times its weight:
+A row is trained towards the target's law at T = 1, whatever temperature drew its text. Loss of a row, times its weight:
 
     ce * CE  +  l1 * sum |q - p|  +  coupled * 2 (1 - softmax((z + noise) / tau)[y])
 

@@ -25,7 +25,7 @@ PARTS = 6  # fp32 of a program: best and second score, best and second logit, su
 def best_two(b_x, AXIS: tl.constexpr):
     """Largest along an axis, its index (the lowest of equals), largest of the rest; NaN counts as -inf.
 
-    Compared as it is, NaN loses to whatever stands right of it: to a column past the row's end, too. Three plain
+    Compared as it is, NaN loses to whatever is right of it, also to a column past the row's end. Three
     reductions, because one that carries indices takes longer.
     """
     b_x = tl.where(b_x == b_x, b_x, float("-inf"))

@@ -64,7 +64,7 @@ def test_batches_hold_each_slot_to_the_right_token_law_and_context(window):
                 assert label[b, i, k] == (ids.index(token) if token in ids else -1)
                 assert blocks.previous[b, i, k] == text[a + k]
                 assert torch.equal(last[b, i, k], f.last[first + a + k]) and lse[b, i, k] == f.lse[first + a + k]
-                # slot k stands at position a + k: context at j < a, a block row at a + j, both within |i - j| < window
+                # depth k stands at position a + k: context at j < a, a block row at a + j, both within |i - j| < window
                 near = window or 10**6
                 context = [j < a and abs(a + k - j) < near for j in range(width)]
                 rows = [r // 3 == i and abs(k - r % 3) < near for r in range(18)]
