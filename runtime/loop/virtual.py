@@ -269,7 +269,8 @@ class VirtualDevice:
             tokens = text[at : at + came]
             stop = next((i + 1 for i, token in enumerate(tokens) if self._stops(standing, token)), 0)
             came = stop or came
-            future = text[at : at + plan.depth] + [0] * max(0, plan.depth - len(text[at : at + plan.depth]))
+            future = text[at : at + plan.depth]
+            future = future + [-1] * (plan.depth - len(future))  # as slots hold a text
             drafts = [t if j < match[slot] else t + 1 for j, t in enumerate(future)]
             full = plan.depth == self.block > 0 and int(window[slot]) == self.block
             ceiling = accepted + 1 if accepted < window[slot] or full else UNSEEN
