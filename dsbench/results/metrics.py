@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
+from dsbench.results.columns_rounds import ROUNDS
+from dsbench.results.columns_steps import PHASES
 from dsbench.results.latency import SPEEDS, latencies, percentiles, user_speeds
 from dsbench.results.open_loop import open_flags, open_rates
 from dsbench.results.store import StoredCell
@@ -22,20 +24,7 @@ from dsbench.stats.intervals import Held, Interval, quantile_of, ratio_of_sums
 if TYPE_CHECKING:
     import pandas as pd
 
-PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
-ROUND_KEYS = (
-    "tau",
-    "accepted",
-    "window",
-    "ceiling",
-    "ceiling_seen",
-    "utilisation",
-    "acceptance_of_drafted",
-    "acceptance_of_scheduled",
-    "acceptance_by_depth",
-    "window_counts",
-    "flips_per_1000",
-)
+ROUND_KEYS = tuple(c.name for c in ROUNDS if c.name not in ("rounds", "repetition", "workloads"))
 HELD_COLUMNS = ("name", "output_tokens", "admitted", "finished", "rep")
 LEAST_FULL = 0.95
 DRIFT_LIMIT = 0.05

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from dsbench.analysis.slo import Allowed, Slo, allowed, goodput_of, parse_slo, slo_of
 from dsbench.errors import UsageError
+from dsbench.results.columns_latency import LATENCIES, SHARES
 from dsbench.results.labels import all_cells, arm_names, arm_rank, conditions, loud_label, setting_text, workload_text
-from dsbench.results.latency import LATENCIES, SHARES
 from dsbench.results.store import RunStore, StoredCell
 
 WIDTH = 118

@@ -30,7 +30,7 @@ def draw_frontier(
 ) -> list[Path]:
     """The picture of one setting, none where no cell has both speeds (answers of one token). Hollow: dominated."""
     names = arm_names(cells)
-    cells = [c for c in cells if c.summary["user_speed"] and c.summary["throughput"]]
+    cells = [c for c in cells if c.summary.get("user_speed") and c.summary.get("throughput")]
     if not cells:
         return []
     workloads = sorted({stored.cell.workload for stored in cells}, key=lambda name: (name.startswith(MIX), name))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsbench.analysis.prediction import Off, by_arm, by_tier, off, steps_of
-from dsbench.results.explain_terms import TERMS
+from dsbench.results.columns import shown_in
 from dsbench.results.labels import arm_names, arm_rank, setting_text, workload_text
 from dsbench.results.store import RunStore, StoredCell
 from dsbench.views.memory_table import memory_rows
@@ -18,20 +18,6 @@ from dsbench.views.plots_prediction import draw_prediction
 from dsbench.views.report_parts import Section, Table, Value
 from dsbench.views.report_sections import Scene
 
-READ = (
-    "throughput",
-    "user_speed",
-    "user_speed_p10",
-    "tau",
-    "window",
-    "ceiling",
-    "utilisation",
-    "acceptance_of_scheduled",
-    "padding",
-    "repetition",
-    "predicted_error",
-    "verdict",
-)
 PREDICTED = (
     "The cost table's step time against the clock's, prompts left out. Error: predicted / measured - 1; bias: its "
     "median; a planner that follows a biased table still chooses well where the bias is the same at every row total."
@@ -143,7 +129,7 @@ def flags_section(cells: Sequence[StoredCell]) -> Section:
 
 
 def reading_section() -> Section:
-    rows = tuple((name, TERMS[name].unit, TERMS[name].formula, TERMS[name].others or "–") for name in READ)
+    rows = tuple((c.name, c.unit, c.formula, c.others or "–") for c in shown_in("reading"))
     table = Table(name="terms", caption="Formulas", heads=("name", "unit", "formula", "others"), rows=rows)
     return Section(id="reading", title="How to read the numbers", text=(INTERVALS,), tables=(table,))
 

@@ -99,7 +99,9 @@ def _best_of(cells: Sequence[StoredCell]) -> str:
     names = arm_names(cells)
     parts = []
     for batch in sorted({c.cell.batch for c in cells})[:: max(1, len({c.cell.batch for c in cells}) - 1)]:
-        own = [c for c in cells if c.cell.batch == batch]
+        own = [c for c in cells if c.cell.batch == batch and c.summary.get("throughput")]
+        if not own:
+            continue
         best = max(own, key=lambda c: float(c.summary["throughput"]["value"]))
         rate = best.summary["throughput"]
         spread = "" if rate["low"] is None else f" [{rate['low']:,.0f}, {rate['high']:,.0f}]"
@@ -107,7 +109,7 @@ def _best_of(cells: Sequence[StoredCell]) -> str:
             f"at R={batch} {names[best.folder]} on {workload_text(best.cell.workload)} "
             f"({rate['value']:,.0f}{spread} tokens/s)"
         )
-    return "Most tokens a second: " + "; ".join(parts) + "."
+    return "Most tokens a second: " + ("; ".join(parts) or "no data") + "."
 
 
 def _counted(found: Sequence[Against], arm: str, base: str) -> str:

@@ -13,11 +13,14 @@ from synthetic_run import BASE, BLOCK, DRAFT, MATCH, PER_REQUEST, PER_ROW, make_
 
 from dsbench.analysis.summary import compare_arms, summary_frame, write_summary
 from dsbench.errors import UsageError
+from dsbench.results.columns import from_source
 from dsbench.results.labels import arm_names, arm_rank, conditions, loud_label
 from dsbench.results.metrics import by_workload, cell_summary, held_slots
 from dsbench.results.store import RunStore
 from dsbench.stats.intervals import Held, Interval, halves, paired_ratio, quantile_of, ratio_of_sums, verdict
 from dsbench.views.summary import summary_table
+
+LEAST = {c.name: 1 for c in from_source("summary") if c.always}  # what no finished cell lacks
 
 
 def request(number, tokens, admitted, first, finished, *, measured=True, rep=0, name=None, workload="math"):
@@ -328,7 +331,7 @@ def test_arms_are_named_by_what_tells_them_apart(tmp_path):
     run.write_run({})
     for lag in (0, 2):
         run.cell_folder(f"c{lag}").mkdir()
-        run.write_cell(f"c{lag}", make_cell("compact", 1, "math", lag=lag), {}, [])
+        run.write_cell(f"c{lag}", make_cell("compact", 1, "math", lag=lag), LEAST, [])
     assert sorted(arm_names(run.cells()).values()) == ["compact lag 0", "compact lag 2"]
     modes = ["compact", "static", "none", "static:10", "static:2"]
     assert sorted(modes, key=arm_rank) == ["none", "static:2", "static:10", "static", "compact"]
