@@ -25,7 +25,7 @@ from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.watch.timeline import Span, Timeline
-from dsbench.views.plots_timeline import draw_timeline
+from dsbench.views.timeline import draw_timeline
 
 HOST = {
     "overlapped": {"plan", "draft", "verify", "wait", "settle"},

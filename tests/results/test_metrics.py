@@ -11,14 +11,15 @@ from rich.console import Console
 from step_rows import a_step  # noqa: F401
 from synthetic_run import BASE, BLOCK, DRAFT, MATCH, PER_REQUEST, PER_ROW, make_cell, write_synthetic_run
 
-from dsbench.analysis.summary import compare_arms, summary_frame, write_summary
+from dsbench.analysis.summary import summary_frame, write_summary
+from dsbench.analysis.versus import compare_arms
 from dsbench.errors import UsageError
 from dsbench.results.columns import from_source
 from dsbench.results.labels import arm_names, arm_rank, conditions, loud_label
 from dsbench.results.metrics import by_workload, cell_summary, held_slots
 from dsbench.results.store import RunStore
 from dsbench.stats.intervals import Held, Interval, halves, paired_ratio, quantile_of, ratio_of_sums, verdict
-from dsbench.views.summary import summary_table
+from dsbench.views.show import summary_tables
 
 LEAST = {c.name: 1 for c in from_source("summary") if c.always}  # what no finished cell lacks
 
@@ -293,7 +294,7 @@ def test_the_table_says_rule_text_basis_and_labels(tmp_path):
         tmp_path / "r", modes=["static", "compact"], batches=[2], workloads=["chat"], labels={"random_weights": True}
     )
     text = io.StringIO()
-    Console(file=text, width=118).print(summary_table(run))
+    Console(file=text, width=118).print(*summary_tables(run))
     for part in ("coupled, T=1, pinned text", "half of the repeats", "RANDOM WEIGHTS", "compact", "k=G", "dequantised"):
         assert part in text.getvalue()
     assert "…" not in text.getvalue()
@@ -303,7 +304,7 @@ def test_a_run_of_one_cell_has_no_comparisons(tmp_path):
     run = write_synthetic_run(tmp_path / "r", modes=["compact"], batches=[1], workloads=["chat"], repeats=1)
     frame = summary_frame(run)
     assert frame.loc[0, ["vs_static", "vs_none", "vs_fixed"]].isna().all()
-    assert summary_table(run).row_count == 1
+    assert [table.row_count for table in summary_tables(run)] == [1]
 
 
 def test_a_run_without_cells_is_refused_in_words(tmp_path):
@@ -312,7 +313,7 @@ def test_a_run_without_cells_is_refused_in_words(tmp_path):
     with pytest.raises(UsageError, match="no data"):
         summary_frame(run)
     with pytest.raises(UsageError, match="no data"):
-        summary_table(run)
+        summary_tables(run)
 
 
 def test_labels_of_a_run():

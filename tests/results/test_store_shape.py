@@ -17,12 +17,12 @@ from dsbench.errors import UsageError
 from dsbench.results.columns import from_source
 from dsbench.results.store import Cell, RunStore
 from dsbench.sweep.run import check_settings
-from dsbench.views.frontier_table import show_frontier
+from dsbench.views.break_even import show_break_even
+from dsbench.views.frontier.section import show_frontier
 from dsbench.views.plots import draw_all
-from dsbench.views.plots_waterfall import draw_run
 from dsbench.views.report import write_report
-from dsbench.views.summary import print_summary
-from dsbench.views.waterfall_table import show_ledger
+from dsbench.views.show import print_summary
+from dsbench.views.waterfall import draw_run
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def edited(whole, folder, file, change):
 def readers(folder, tmp_path):
     return (
         lambda: print_summary(folder),
-        lambda: show_ledger(folder, workload="", batch="", as_json=True),
+        lambda: show_break_even(folder, workload="", batch="", as_json=True),
         lambda: write_report(folder, out=tmp_path / "report.html", markdown=False, partial=True),
         lambda: compare(f"{folder}:none", f"{folder}:static", home=tmp_path),
         lambda: draw_all(RunStore(folder), tmp_path / "pictures", formats=("svg",)),
@@ -214,7 +214,7 @@ def test_tables_that_were_swapped_are_said_in_one_line(whole, tmp_path):
     (repeat,) = list((tmp_path / "run").glob("cells/*/rep-0"))[:1]
     shutil.copy(repeat / "requests.parquet", repeat / "steps.parquet")
     with pytest.raises(UsageError, match="steps.parquet has no column"):
-        show_ledger(tmp_path / "run", workload="", batch="", as_json=True)
+        show_break_even(tmp_path / "run", workload="", batch="", as_json=True)
 
 
 @pytest.mark.parametrize(

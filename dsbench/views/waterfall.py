@@ -1,8 +1,11 @@
-"""From one arm's time a token to another's: floating bars that add up, a panel a workload, a group a batch size."""
+"""From one arm's time a token to another's: floating bars that add up, their table, command and report section."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,10 @@ from dsbench.analysis.waterfall import PARTS, Waterfall, waterfalls
 from dsbench.errors import UsageError
 from dsbench.results.labels import conditions, finished_cells, loud_label, workload_text
 from dsbench.results.store import RunStore
-from dsbench.views.plots_style import GREY, INK, new_figure, save, style
+from dsbench.views.numbers import number
+from dsbench.views.report_parts import Picture, Scene, Section
+from dsbench.views.style import GREY, INK, new_figure, save, style
+from dsbench.views.tables import Table, chosen, print_of_run, setting_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +31,86 @@ COLOURS = {
     "residual": "#999999",
 }
 PAIRS = (("static", "compact"), ("none", "compact"))
+FALL = (
+    "Milliseconds of a request per output token, in the first arm, the parts of the change, and in the second arm. The "
+    "parts add up exactly; products are split at the midpoint, so no order was chosen."
+)
+PARTS_NOTE = (
+    "±: half the 95% interval over prompts. accepted length: rounds a token, at the mean price of a round; draft, "
+    "verify, padding (verify's time by the share of rows run for nobody) and host (plan, pack, idle): a round's time, "
+    "at the mean number of rounds; prefill: waiting for one's own prompt and for others'."
+)
 LABELLED = 0.005  # a part smaller than this share of the first arm's time has no number
+
+
+def show_waterfall(
+    folder: Path, *, source: str, target: str, workload: str, batch: str, as_json: bool, plots: Path | None
+) -> None:
+    """Prints the waterfalls of a run on stdout, and draws them into `plots`."""
+    store = RunStore(folder)
+    falls = waterfalls(chosen(finished_cells(store), workload, batch), source, target)
+    if as_json:
+        print(json.dumps([fall.json() for fall in falls], indent=2))
+    else:
+        notes = [setting_note([fall.setting for fall in falls]), FALL, PARTS_NOTE]
+        print_of_run(waterfall_table(falls), store, f"From {source} to {target}", notes)
+    if plots is not None:
+        for path in draw_waterfalls(falls, plots, store.read_run()):
+            print(path, file=sys.stderr if as_json else sys.stdout)
+
+
+def waterfall_table(falls: Sequence[Waterfall], *, suffix: str = "") -> Table:
+    """A row a point: ms a token in the first arm, the parts of the change, ms a token in the second."""
+    source, target = falls[0].source, falls[0].target
+    rows = tuple(
+        (
+            workload_text(fall.workload),
+            fall.batch,
+            fall.before,
+            *(fall.parts[part] for part in PARTS),
+            fall.after,
+            100 * (fall.after.value / fall.before.value - 1),
+            "yes" if fall.flagged else "",
+        )
+        for fall in falls
+    )
+    return Table(
+        name=f"waterfall-{source}-{target}{suffix}".replace(":", ""),
+        caption=f"From {source} to {target}, ms a token",
+        heads=("workload", "R", f"from {source}", *PARTS, f"to {target}", "change %", "flagged"),
+        rows=rows,
+        place=1,
+        signed=frozenset({*PARTS, "change %"}),
+        half=True,
+    )
+
+
+def waterfall_section(scene: Scene) -> Section:
+    """The waterfalls of PAIRS that the setting has arms for."""
+    pictures: list[Picture] = []
+    tables: list[Table] = []
+    for source, target in PAIRS:
+        try:
+            falls = waterfalls(scene.cells, source, target)
+        except UsageError:  # an arm did not run
+            continue
+        alt = f"Floating bars from {source} to {target}, which add up: " + "; ".join(map(_fall_text, falls)) + "."
+        drawn = scene.pictures(partial(draw_waterfalls, falls, run=scene.run, formats=("svg",)), alt)
+        pictures += [Picture(name=f"{p.name}{scene.suffix}", svg=p.svg, alt=p.alt) for p in drawn]
+        tables.append(waterfall_table(falls, suffix=scene.suffix))
+    return Section(
+        id=f"waterfall{scene.suffix}",
+        title="Where the time goes",
+        text=(FALL,) if tables else (f"The run lacks the arms: {' or '.join(f'{a} and {b}' for a, b in PAIRS)}.",),
+        pictures=tuple(pictures),
+        tables=tuple(tables),
+    )
+
+
+def _fall_text(fall: Waterfall) -> str:
+    parts = ", ".join(f"{name} {number(part.value, sign=True)}" for name, part in fall.parts.items())
+    place = f"{workload_text(fall.workload)} R={fall.batch}"
+    return f"{place} {number(fall.before.value)} to {number(fall.after.value)} ms a token ({parts})"
 
 
 def draw_run(store: RunStore, out: Path, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
@@ -111,7 +196,7 @@ def _panel(axes: Axes, falls: Sequence[Waterfall], ends: Sequence[str]) -> None:
         axes.text(left + at, level + 0.6, f"{level:.0f}", ha="center", va="bottom", fontsize=size, fontweight="bold")
         ticks.append(left + at / 2)
     labels = [
-        f"R={fall.batch}{' !' if fall.flagged else ''}\n{fall.before.value:.3g} →\n{fall.after.value:.3g} ms"
+        f"R={fall.batch}{' !' if fall.flagged else ''}\n{number(fall.before.value)} →\n{number(fall.after.value)} ms"
         for fall in falls
     ]
     axes.set_xticks(ticks, labels)

@@ -48,6 +48,8 @@ KINDS = {
     "compact": ("#D55E00", "D"),
     "cap-accept": ("#009E73", "^"),
 }
+DRAFTERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DRAFTER_MARKERS = "osD^vPX"
 LINES = ("-", "--", "-.", ":")
 FIXED = "#56B4E9"  # static:K, beside static's darker blue
 FIXED_MARKERS = "<>hpd*X8"
@@ -77,6 +79,11 @@ def arm_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         width = 1.0 if fixed else 1.8
         styles[name] = {"color": colour, "marker": marker, "linestyle": LINES[number % len(LINES)], "linewidth": width}
     return styles
+
+
+def drafter_look(at: int) -> dict[str, Any]:
+    """Colour and marker of the drafter at this place in a comparison."""
+    return {"color": DRAFTERS[at % len(DRAFTERS)], "marker": DRAFTER_MARKERS[at % len(DRAFTER_MARKERS)]}
 
 
 def new_figure(height: float, title: str, lines: Sequence[str], loud: str = "") -> tuple[Figure, SubFigure]:

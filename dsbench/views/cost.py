@@ -1,4 +1,4 @@
-"""The picture of a cost table: the fit against the cells it was made from, its residuals, and the draft curve.
+"""A cost table: its fit against the cells it was made from, its residuals and draft curve in a picture, its errors.
 
 Lines are the table; markers are measured medians; a ring marks a held-out cell, whose residual comes from a fit that
 did not see it. Legend: `R` requests, `M` packed rows, `S` sum of context tokens.
@@ -17,15 +17,32 @@ from dsbench.profiles.curve import FloatArray
 from dsbench.profiles.fit import CellFit, FitReport, fit_cost_table
 from dsbench.profiles.samples import load_samples, samples_path
 from dsbench.results.store import RunStore
-from dsbench.views.plots_style import GREY, LOUD, new_figure, plain_ticks, save, style
+from dsbench.views.numbers import percent
+from dsbench.views.style import GREY, LOUD, new_figure, plain_ticks, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
 
 FACTS = ("device", "threads", "target", "dtype", "block", "executor", "date", "revision")
+DOUBTED = 0.1  # error of a table's fit on shapes that it has not seen, the median
 MOST_ROWS = 6  # row totals drawn as lines over R
 MARKERS = "osD^vP<>X"
+
+
+def print_fit(report: FitReport) -> None:
+    """Error of the fit on cells it has not seen, beside the spread of the measurement itself."""
+
+    for name, phase in (("verify", report.verify), ("draft", report.draft)):
+        if phase is None:
+            continue
+        errors = f"error median {percent(phase.heldout_median, 1)}, 95% within {percent(phase.heldout_p95, 1)}"
+        print(f"{name:<7} {phase.cells} cells, {phase.heldout_cells} held out: {errors}", end="")
+        print(f" (repeats of a cell spread {percent(phase.spread_median, 1)})")
+    if (report.verify.heldout_median or 0) > DOUBTED:
+        print("the table is too far off to plan with: profile again with nothing else on this machine")
+    if report.confounded:
+        print(f"not told apart by these cells: {', '.join(report.confounded)}")
 
 
 def draw_cost(table: CostTable, report: FitReport, out: Path, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
@@ -154,17 +171,23 @@ def _cells(axes: Axes, x: Sequence[int], fits: Sequence[CellFit], colour: Any) -
     """Measured medians; a ring around those that were held out."""
     y: FloatArray = np.array([fit.cell.seconds * 1e3 for fit in fits])
     axes.plot(x, y, "o", color=colour, markersize=4, alpha=0.85, linestyle="none")
-    held = [i for i, fit in enumerate(fits) if fit.heldout_residual is not None]
+    apart = [i for i, fit in enumerate(fits) if fit.heldout_residual is not None]
     axes.plot(
-        [x[i] for i in held], y[held], "o", markerfacecolor="none", markeredgecolor=LOUD, markersize=8, linestyle="none"
+        [x[i] for i in apart],
+        y[apart],
+        "o",
+        markerfacecolor="none",
+        markeredgecolor=LOUD,
+        markersize=8,
+        linestyle="none",
     )
 
 
-def _legend(body: SubFigure, colours: dict[int, Any], held: bool) -> None:
+def _legend(body: SubFigure, colours: dict[int, Any], held_out: bool) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, marker="o", markersize=4, label=f"R={r}") for r, colour in colours.items()]
-    if held:
+    if held_out:
         ring: dict[str, Any] = {
             "markerfacecolor": "none",
             "markeredgecolor": LOUD,

@@ -1,4 +1,4 @@
-"""A report's sections on trust: predicted against live step time, memory, flags, conditions, how to read it all."""
+"""A report's sections on trust: flags, conditions, how to read it all."""
 
 from __future__ import annotations
 
@@ -7,104 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from dsbench.analysis.prediction import Off, by_arm, by_tier, off, steps_of
 from dsbench.results.columns import shown_in
 from dsbench.results.labels import arm_names, arm_rank, setting_text, workload_text
-from dsbench.results.store import RunStore, StoredCell
-from dsbench.views.memory_table import memory_rows
-from dsbench.views.plots import draw_step_times
-from dsbench.views.plots_cost import draw_cost_of
-from dsbench.views.plots_prediction import draw_prediction
-from dsbench.views.report_parts import Section, Table, Value
-from dsbench.views.report_sections import Scene
+from dsbench.results.store import StoredCell
+from dsbench.views.numbers import NONE, percent, span
+from dsbench.views.report_parts import Section
+from dsbench.views.tables import Table
 
-PREDICTED = (
-    "The cost table's step time against the clock's, prompts left out. Error: predicted / measured - 1; bias: its "
-    "median; a planner that follows a biased table still chooses well where the bias is the same at every row total."
-)
 FLAGGED = "A flagged cell's numbers stand, but are to be trusted less; flags say why."
 INTERVALS = (
     "Values in brackets are 95% bootstrap intervals over prompts, repeats of a prompt averaged first. FASTER, SLOWER: "
     "the whole interval lies beyond the noise band; SAME: inside it; UNCLEAR: it crosses an edge. Text and tables of a "
     "run that is simulated, replayed or on random weights say so at the top of the page and in every picture."
 )
-
-
-def prediction_section(scene: Scene, store: RunStore) -> Section:
-    cells, names = scene.cells, arm_names(scene.cells)
-    rows: list[tuple[Value, ...]] = []
-    for stored in sorted(cells, key=lambda c: (c.cell.workload, c.cell.batch, arm_rank(names[c.folder]))):
-        one = off(steps_of(stored).error)
-        if one is not None:
-            share = stored.summary.get("extrapolated_share")
-            rows.append(
-                (
-                    workload_text(stored.cell.workload),
-                    stored.cell.batch,
-                    names[stored.folder],
-                    *_numbers(one),
-                    "–" if share is None else f"{share:.0%}",
-                )
-            )
-    if not rows:
-        text = ("No step of this run was priced by a cost table.",)
-        return Section(id=f"prediction{scene.suffix}", title="Predicted against live step time", text=text)
-    arms = by_arm(cells)
-    tiers = tuple(
-        (arm, tier, *_numbers(one)) for arm in sorted(arms, key=arm_rank) for tier, one in by_tier(arms[arm]).items()
-    )
-    told = [
-        f"{arm}: median error {one.median:.1%}, bias {one.bias:+.1%}, n = {one.n}"
-        for arm in sorted(arms, key=arm_rank)
-        if (one := off(arms[arm].error)) is not None
-    ]
-    same = (scene.lines, scene.loud, ("svg",))
-    pictures = scene.pictures(
-        lambda room: draw_step_times(cells, room, f"step-time{scene.suffix}", *same),
-        f"Predicted against measured step time, a panel an arm, a colour a batch size. {'; '.join(told)}.",
-    )
-    pictures += scene.pictures(
-        lambda room: draw_prediction(cells, room, f"prediction{scene.suffix}", *same),
-        f"The cost table's error by tier and over the run, a line an arm. {'; '.join(told)}.",
-    )
-    pictures += scene.pictures(
-        lambda room: draw_cost_of(store, room, formats=("svg",)),
-        "The cost table's fit against the step times it was made from, its residuals and the draft curve.",
-    )
-    heads = ("steps", "median error %", "bias %", "95% within %", "10% quantile %", "90% quantile %")
-    return Section(
-        id=f"prediction{scene.suffix}",
-        title="Predicted against live step time",
-        pictures=pictures,
-        text=(PREDICTED, f"{'; '.join(told)}."),
-        tables=(
-            Table(
-                name=f"prediction{scene.suffix}",
-                caption="By cell",
-                rows=tuple(rows),
-                heads=("workload", "R", "arm", *heads, "extrapolated"),
-            ),
-            Table(
-                name=f"prediction-tier{scene.suffix}",
-                caption="By tier, all workloads",
-                rows=tiers,
-                heads=("arm", "tier", *heads),
-            ),
-        ),
-    )
-
-
-def _numbers(one: Off) -> tuple[Value, ...]:
-    return (one.n, *(100 * value for value in (one.median, one.bias, one.p95, one.low, one.high)))
-
-
-def memory_section(run: Mapping[str, Any]) -> Section:
-    body = run.get("memory")
-    if not body:
-        return Section(id="memory", title="Memory", text=("This run keeps no memory ledger.",))
-    rows = tuple(memory_rows(body))
-    table = Table(name="memory", caption="What took the memory, MiB", heads=("part", "of", "MiB"), rows=rows)
-    return Section(id="memory", title="Memory", tables=(table,))
 
 
 def flags_section(cells: Sequence[StoredCell]) -> Section:
@@ -117,7 +32,7 @@ def flags_section(cells: Sequence[StoredCell]) -> Section:
         "steps that fitted no captured graph": sum(c.summary.get("missed_steps") or 0 for c in cells),
     }
     shares = [share for c in cells if (share := c.summary.get("extrapolated_share")) is not None]
-    extrapolated = f", steps outside the cost table's box {np.mean(shares):.1%}" if shares else ""
+    extrapolated = f", steps outside the cost table's box {percent(float(np.mean(shares)), 1)}" if shares else ""
     text = f"{len(rows)} of {len(cells)} cells are flagged; " + ", ".join(f"{k} {v}" for k, v in counted.items())
     tables = (Table(name="flags", caption="Flagged cells", heads=("workload", "R", "arm", "why"), rows=rows),)
     return Section(
@@ -129,7 +44,7 @@ def flags_section(cells: Sequence[StoredCell]) -> Section:
 
 
 def reading_section() -> Section:
-    rows = tuple((c.name, c.unit, c.formula, c.others or "–") for c in shown_in("reading"))
+    rows = tuple((c.name, c.unit, c.formula, c.others or NONE) for c in shown_in("reading"))
     table = Table(name="terms", caption="Formulas", heads=("name", "unit", "formula", "others"), rows=rows)
     return Section(id="reading", title="How to read the numbers", text=(INTERVALS,), tables=(table,))
 
@@ -154,11 +69,11 @@ def condition_list(run: Mapping[str, Any], cells: Sequence[StoredCell], loud: st
         "settings": "; ".join(dict.fromkeys(setting_text(c) for c in cell)),
         "workloads": "; ".join(sources) or ", ".join(sorted({c.workload for c in cell})),
         "batch sizes": ", ".join(str(b) for b in sorted({c.batch for c in cell})),
-        "measured requests a cell": _span([stored.summary["requests"] for stored in cells]),
-        "prompts a cell": _span([stored.summary["prompts"] for stored in cells]),
-        "repeats": _span([stored.summary["repeats"] for stored in cells]),
+        "measured requests a cell": span([stored.summary["requests"] for stored in cells]),
+        "prompts a cell": span([stored.summary["prompts"] for stored in cells]),
+        "repeats": span([stored.summary["repeats"] for stored in cells]),
         "prompt tokens": _prompt_tokens(cells),
-        "output tokens": f"at most {_span([c.max_tokens for c in cell])}",
+        "output tokens": f"at most {span([c.max_tokens for c in cell])}",
         "mean context tokens a request": _contexts(cells),
         "seeds": ", ".join(str(seed) for seed in sorted({c.seed for c in cell})),
         "lag": ", ".join(str(lag) for lag in sorted({c.lag for c in cell})),
@@ -184,11 +99,6 @@ def _words(facts: Mapping[str, Any], *keys: str, named: bool = False) -> str:
     kept = {key: str(facts[key]).split("\n")[0] for key in keys if facts.get(key)}
     labelled = {"driver", "cuda"}
     return ", ".join(f"{key} {value}" if named or key in labelled else value for key, value in kept.items())
-
-
-def _span(values: Sequence[int]) -> str:
-    least, most = min(values), max(values)
-    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _prompt_tokens(cells: Sequence[StoredCell]) -> str:

@@ -1,4 +1,4 @@
-"""Draft latency: milliseconds of a whole block over the batch size, and of its first drafts; a line a drafter."""
+"""Draft latency: milliseconds of a full block over the batch size, and of its first drafts; lines and a picture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsbench.drafting.results_file import Comparison, DrafterEntry, Timing
-from dsbench.views.plots_drafters import COLOURS, MARKERS
-from dsbench.views.plots_style import new_figure, plain_ticks, save, style
+from dsbench.views.numbers import bounds, reach, span
+from dsbench.views.style import drafter_look, new_figure, plain_ticks, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +27,8 @@ def draw_times(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
     facts, executors = comparison.conditions, sorted({t.executor for t in every})
     lines = [
         f"{facts['device']}; {facts['target_name']}; {facts['dtype']}; {' or '.join(executors)}; "
-        f"{_span(contexts)} context tokens a request; coupled rule, T=1; seed {facts['seed']}",
-        f"n = {_span(sorted({t.milliseconds.n for t in every}))} calls a point, drafters in turn; bars: 95% intervals "
+        f"{span(contexts)} context tokens a request; coupled rule, T=1; seed {facts['seed']}",
+        f"n = {span(sorted({t.milliseconds.n for t in every}))} calls a point, drafters in turn; bars: 95% intervals "
         "of the median",
     ]
     together = {t.together for t in every}
@@ -38,13 +38,13 @@ def draw_times(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
         panels: list[Axes] = list(body.subplots(1, 1 + len(shown), squeeze=False)[0])
         names = [d.name for d in comparison.drafters]
         for drafter, times in timed:
-            look = _look(names.index(drafter.name))
-            whole = sorted((t for t in times if t.depth == drafter.block), key=lambda t: t.batch)
-            _line(panels[0], [t.batch for t in whole], whole, _label(drafter), look)
+            look = drafter_look(names.index(drafter.name))
+            full = sorted((t for t in times if t.depth == drafter.block), key=lambda t: t.batch)
+            _line(panels[0], [t.batch for t in full], full, _label(drafter), look)
             for axes, batch in zip(panels[1:], shown, strict=True):
                 own = sorted((t for t in times if t.batch == batch), key=lambda t: t.depth)
                 _line(axes, [t.depth for t in own], own, _label(drafter), look)
-        panels[0].set_title("whole block, over requests", loc="left")
+        panels[0].set_title("full block, over requests", loc="left")
         panels[0].set_xlabel("requests R")
         plain_ticks(panels[0], "x", [float(b) for b in batches])
         for axes, batch in zip(panels[1:], shown, strict=True):
@@ -62,21 +62,28 @@ def _label(drafter: DrafterEntry) -> str:
     return f"{drafter.name} (block of {drafter.block})"
 
 
-def _look(at: int) -> dict[str, Any]:
-    return {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)]}
-
-
 def _line(axes: Axes, x: Sequence[int], times: Sequence[Timing], label: str, look: dict[str, Any]) -> None:
     """Medians and the distances to the ends of their intervals."""
     if not times:
         return
     found = [t.milliseconds for t in times]
-    below = [0.0 if m.low is None else max(0.0, m.value - m.low) for m in found]
-    above = [0.0 if m.high is None else max(0.0, m.high - m.value) for m in found]
     axes.errorbar(
-        x, [m.value for m in found], yerr=[below, above], label=label, linewidth=1.8, markersize=5, capsize=2, **look
+        x, [m.value for m in found], yerr=reach(found), label=label, linewidth=1.8, markersize=5, capsize=2, **look
     )
 
 
-def _span(values: Sequence[int]) -> str:
-    return f"{values[0]}" if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+def print_times(comparison: Comparison, width: int) -> None:
+    """Median milliseconds of each call; `width`: of the longest drafter's name."""
+    if not any(d.times for d in comparison.drafters):
+        return
+    print("milliseconds, median [95% of the median]; propose: drafts made of the block, observe: rows taken in")
+    print(f"{'drafter':<{width}} batch  call     depth    rows  context  milliseconds")
+    times = [(d, t) for d in comparison.drafters for t in d.times]
+    order = {"propose": 0, "observe": 1}
+    for drafter, t in sorted(times, key=lambda pair: (pair[1].batch, order.get(pair[1].what, 2), pair[1].depth)):
+        full = " (full block)" if t.what == "propose" and t.depth == drafter.block else ""
+        alone = "" if len(t.together) > 1 else " (timed alone)"
+        print(
+            f"{drafter.name:<{width}} {t.batch:>5}  {t.what:<8} {t.depth or '-':>5} {t.rows:>7} {t.context:>8}"
+            f"  {t.milliseconds.value:.3f} {bounds(t.milliseconds, '.3f')}{full}{alone}"
+        )

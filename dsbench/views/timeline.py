@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsbench.analysis.timeline import View
-from dsbench.views.plots_style import GREY, new_figure, save, style
+from dsbench.views.style import GREY, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,6 +8,7 @@ from dsbench.analysis.compare import Compared, Comparison
 from dsbench.analysis.noise_band import Band
 from dsbench.results.labels import workload_text
 from dsbench.stats.intervals import WORDS, Interval
+from dsbench.views.numbers import number, percent
 
 
 def report(found: Comparison) -> list[str]:
@@ -25,19 +26,15 @@ def sentence(result: Compared, labels: tuple[str, str]) -> str:
     where = f"at batch {cell.batch} on {workload_text(cell.workload)}"
     if result.modes[0] == result.modes[1] and not a.endswith(result.modes[0]):
         where += f", {result.modes[0]}"
-    where += " ({} -> {} tokens/s)".format(*map(_speed, result.tokens_per_second))
+    where += " ({} -> {} tokens/s)".format(*map(number, result.tokens_per_second))
     if result.word == "FASTER":
         return f"{b} is {_percent(ratio)} faster than {a} {where}"
     if result.word == "SLOWER":
         return f"{b} is {_percent(ratio, down=True)} slower than {a} {where}"
-    change = f"{100 * (ratio.value - 1):+.1f}%{_bounds(ratio)}"
+    change = _percent(ratio, sign=True)
     if result.word == "SAME":
         return f"{b} is as fast as {a} {where}: {change}"
     return f"{b} against {a} {where}: {change}"
-
-
-def _speed(tokens_per_second: float) -> str:
-    return f"{tokens_per_second:.0f}" if tokens_per_second >= 1000 else f"{tokens_per_second:.4g}"
 
 
 def detectable(found: Comparison) -> list[str]:
@@ -54,37 +51,36 @@ def detectable(found: Comparison) -> list[str]:
 def summary(found: Comparison) -> str:
     """One line, with the counts and what the exit code says."""
     counts = Counter(result.word for result in found.results)
-    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    counted = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     many = len(found.results)
     cells = f"{many} cell{'s' if many > 1 else ''}"
     a, b = found.labels
     if found.exit_code == 3:
-        return f"{b} against {a}: {cells}, {told}: slower beyond noise"
+        return f"{b} against {a}: {cells}, {counted}: slower beyond noise"
     if found.exit_code == 4:
         doubtful = sum(result.could_be_slower for result in found.results)
-        return f"{b} against {a}: {cells}, {told}: inconclusive, {doubtful} could be slower"
-    return f"{b} against {a}: {cells}, {told}: none is slower beyond noise"
+        return f"{b} against {a}: {cells}, {counted}: inconclusive, {doubtful} could be slower"
+    return f"{b} against {a}: {cells}, {counted}: none is slower beyond noise"
 
 
 def band_line(band: Band) -> str:
     """What `dsbench noise` says of a band it measured."""
     return (
-        f"{band.kind}: 95% of {band.pairs} A/A pairs of {', '.join(band.targets)} lie within {band.value:.2%}, half of "
-        f"them within {band.median:.2%} ({band.repeats} repeats a side)"
+        f"{band.kind}: 95% of {band.pairs} A/A pairs of {', '.join(band.targets)} lie within {percent(band.value, 2)}, "
+        f"half of them within {percent(band.median, 2)} ({band.repeats} repeats a side)"
     )
 
 
-def _percent(ratio: Interval, *, down: bool = False) -> str:
-    sign = -1 if down else 1
-    return f"{100 * sign * (ratio.value - 1):.1f}%{_bounds(ratio, down=down)}"
+def _percent(ratio: Interval, *, down: bool = False, sign: bool = False) -> str:
+    """The change in percent with its interval; `down`: as a loss."""
 
+    def change(value: float) -> float:
+        return (1 - value) if down else value - 1
 
-def _bounds(ratio: Interval, *, down: bool = False) -> str:
-    if ratio.low is None or ratio.high is None:
-        return ""
-    ends = sorted((-1 if down else 1) * 100 * (end - 1) for end in (ratio.low, ratio.high))
-    return f" [{ends[0]:.1f}, {ends[1]:.1f}]"
+    inside = [change(end) for end in (ratio.low, ratio.high) if end is not None]
+    wide = f" [{', '.join(f'{100 * end:.1f}' for end in sorted(inside))}]" if len(inside) == 2 else ""
+    return percent(change(ratio.value), 1, sign=sign) + wide
 
 
 def _effect(size: float) -> str:
-    return f"{100 * size:.1f}%" if size < 1 else f"{1 + size:.0f}x"
+    return percent(size, 1) if size < 1 else f"{1 + size:.0f}x"

@@ -1,7 +1,7 @@
 """The verify budget: the rows that ran, what came of the block that was drafted, and how windows spread.
 
 A row a workload, two stacked bars a batch size; the members of a mixed cell are split by each request's own workload.
-From the cap-accept arm where it ran, since it sees the whole block's ceiling; else from compact. A cell without rounds
+From the cap-accept arm where it ran, since it sees the full block's ceiling; else from compact. A cell without rounds
 has its rows alone, and says so.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from dsbench.analysis.budgets import LEAST_SEEN, Rows, drafts_of, rows_of
 from dsbench.results.labels import MIX, arm_names, workload_text
 from dsbench.results.store import StoredCell
-from dsbench.views.plots_style import INK, new_figure, save
+from dsbench.views.style import INK, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROWS = (
     ("anchor", "#5b5b5b", "anchor: one row a request"),
     ("scheduled", "#0072B2", "drafts scheduled"),
-    ("free", "#56B4E9", "drafts that fill a tier up"),
+    ("filler", "#56B4E9", "drafts that fill a tier up"),
     ("seen", "#CC79A7", "drafts verified past the window"),
     ("padding", "#dddddd", "padding: rows for nobody"),
 )
@@ -39,7 +39,7 @@ DRAFTS = (
     ("trimmed", "#f3ead2", "trimmed, of no use or not known"),
 )
 NO_ROUNDS = "no rounds"
-LIGHT = ("padding", "trimmed", "free", "missed")
+LIGHT = ("padding", "trimmed", "filler", "missed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def draw_budgets(
     formats: Sequence[str],
     tiers: Sequence[int] | None = None,
 ) -> list[Path]:
-    """One picture of the plain workloads and one a mix; none where no planned arm ran. `tiers` of the cost table."""
+    """One picture of the unmixed workloads and one a mix; none where no planned arm ran. `tiers` of the cost table."""
     pages: dict[str, list[StoredCell]] = {}
     for stored in planned_cells(cells):
         workload = stored.cell.workload

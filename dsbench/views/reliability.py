@@ -1,4 +1,4 @@
-"""Reliability pictures of a calibration report: observed against predicted, by depth, by workload and by event.
+"""A calibration report: observed against predicted in pictures by depth, workload and event, and its scores in lines.
 
 Numbers come from the report's bins; nothing is computed of rounds here. Neither torch nor pyplot is imported.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsbench.profiles.calibration import EventKey
 from dsbench.profiles.calibration_report import POOLED, Bin, CalibrationReport, Row
-from dsbench.views.plots_style import GREY, INK, LOUD, new_figure, save, style
+from dsbench.views.style import GREY, INK, LOUD, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,3 +158,54 @@ def _eces(rows: Sequence[Row]) -> str:
     """The ECE of each map, and the band of the last one."""
     values, band = "/".join(f"{row.scores.ece:.3f}" for row in rows), rows[-1].scores.ece_null
     return f"{values} [{band[0]:.3f}, {band[1]:.3f}]" if band else values
+
+
+def print_report(report: CalibrationReport) -> None:
+    """Conditioned head, on held-out rounds: a line an event and depth, for each kind of event; then workloads."""
+    for kind, title in TITLES.items():
+        print(f"{title}; conditioned head, all workloads, held-out rounds")
+        print(_heading("depth"))
+        for event in report.events():
+            rows = report.select(event=event, kind=kind, workload="all", head="conditioned", method="raw")
+            for raw in rows:
+                if raw.depth and raw.scores.n:
+                    print(_report_line(report, raw, f"{raw.depth:>5}"))
+    print("by workload, all depths of the conditional event together")
+    print(_heading("workload"))
+    for raw in report.select(kind="conditional", head="conditioned", method="raw", depth=0):
+        if raw.scores.n:
+            print(_report_line(report, raw, raw.workload))
+    print(
+        "noise band: ECE of a perfectly calibrated Platt map at this n, 5% to 95%; Brier, AUC and log loss: after Platt"
+    )
+    print("the report has raw and STS of these too, and the free head")
+
+
+def _heading(place: str) -> str:
+    width = 15 if place == "workload" else 5
+    return (
+        f"{'event':<28} {place:<{width}} {'n':>6}  {'base':>5}  {'ECE raw/STS/Platt':<17} "
+        f"{'[noise band]':<13}  {'Brier skill of these':<20}  {'Brier':>5}   {'AUC':>5}  log loss"
+    )
+
+
+def _report_line(report: CalibrationReport, raw: Row, place: str) -> str:
+    width = 15 if not raw.depth else 5
+    rows = [raw] + [
+        report.select(
+            event=raw.event, workload=raw.workload, head=raw.head, kind=raw.kind, depth=raw.depth, method=method
+        )[0]
+        for method in ("sts", "platt")
+    ]
+
+    def each(name: str, form: str, rows: Sequence[Row] = rows) -> str:
+        values = [getattr(row.scores, name) for row in rows]
+        return "/".join("-" if value is None else format(value, form) for value in values)
+
+    band, last = rows[-1].scores.ece_null, rows[-1:]
+    noise = "" if band is None else f"[{band[0]:.3f},{band[1]:.3f}]"
+    return (
+        f"{raw.event!s:<28} {place:<{width}} {raw.scores.n:>6}  {raw.scores.base_rate:.3f}  {each('ece', '.3f'):<17} "
+        f"{noise:<13}  {each('skill', '+.3f'):<20}  {each('brier', '.3f', last):>5}   {each('auc', '.3f', last):>5}  "
+        f"{each('log_loss', '.3f', last):>5}"
+    )

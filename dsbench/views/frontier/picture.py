@@ -11,7 +11,8 @@ import numpy as np
 from dsbench.analysis.frontier import Point, crossings, dominators, envelope, fixed_arms, points_of
 from dsbench.results.labels import MIX, arm_names, arm_rank, workload_text
 from dsbench.results.store import StoredCell
-from dsbench.views.plots_style import GREY, INK, LOUD, arm_styles, new_figure, plain_ticks, save, small_grid
+from dsbench.views.numbers import interval_of, reach, span
+from dsbench.views.style import GREY, INK, LOUD, arm_styles, new_figure, plain_ticks, save, small_grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,11 +36,10 @@ def draw_frontier(
         return []
     workloads = sorted({stored.cell.workload for stored in cells}, key=lambda name: (name.startswith(MIX), name))
     rows, columns = small_grid(len(workloads))
-    prompts = sorted({stored.summary["prompts"] for stored in cells})
-    count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
+    prompts = span([stored.summary["prompts"] for stored in cells])
     note = (
-        f"n = {count} prompts a point, bars: 95% intervals; dotted: equal batch size R; upper right is better; hollow: "
-        "another point is better by more than 2% on one axis and not worse on the other; !: flagged"
+        f"n = {prompts} prompts a point, bars: 95% intervals; dotted: equal batch size R; upper right is better; "
+        "hollow: another point is better by more than 2% on one axis and not worse on the other; !: flagged"
     )
     figure, body = new_figure(4.7 * rows + 0.7, "Throughput against per-user speed", [*lines, note], loud)
     panels = iter(body.subplots(rows, columns, squeeze=False).flat)
@@ -193,10 +193,7 @@ def _batch_rays(axes: Axes, cells: Sequence[StoredCell]) -> None:
         )
 
 
-def _with_bars(line: Sequence[StoredCell], key: str) -> tuple[list[float], Any]:
+def _with_bars(line: Sequence[StoredCell], key: str) -> tuple[list[float], list[list[float]]]:
     """Values and the distances to the ends of their intervals, [2, points]."""
-    rates = [stored.summary[key] for stored in line]
-    values = [rate["value"] for rate in rates]
-    below = [0.0 if r["low"] is None else max(0.0, r["value"] - r["low"]) for r in rates]
-    above = [0.0 if r["high"] is None else max(0.0, r["high"] - r["value"]) for r in rates]
-    return values, np.array([below, above])
+    rates = [rate for stored in line if (rate := interval_of(stored.summary[key])) is not None]
+    return [rate.value for rate in rates], reach(rates)
