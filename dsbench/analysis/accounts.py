@@ -1,7 +1,7 @@
 """Where a request's time went: what its residence in a slot is made of, summed per prompt. Works without rounds.
 
 A request takes part in a round exactly if the round's `start` lies between its first token and its end. Of each such
-round it waits for the whole, whoever the work was for. Seconds.
+round it waits for all of it, whoever the work was for. Seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Account:
 
     draft, verify (with accept and commit, without padding), padding (verify's time by the share of its rows that ran
     for nobody: an attribution at the mean price of a row), host (plan, pack, idle, and what no phase covers), prefill
-    (the wait for the first token and for other requests' prompts); `held` is the whole residence.
+    (the wait for the first token and for other requests' prompts); `held` is all of it.
     """
 
     names: tuple[str, ...]
@@ -64,8 +64,8 @@ def account(steps: pd.DataFrame, requests: pd.DataFrame) -> Account:
         mine = steps[steps["rep"] == rep].sort_values("start")
         ends = everybody.loc[everybody["rep"] == rep, "finished"].to_numpy(np.float64)
         parts.append(_of_repeat(mine, served, ends).assign(name=served["name"].to_numpy(str), rep=rep))
-    whole = pd.concat(parts, ignore_index=True)
-    sums = whole.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
+    every = pd.concat(parts, ignore_index=True)
+    sums = every.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
     return Account(tuple(map(str, sums.index)), {key: sums[key].to_numpy(np.float64) for key in KEYS})
 
 

@@ -85,8 +85,8 @@ def _rates(arm: Account, none: Account | None, seed: int) -> dict[str, Any]:
         if base is not None:
             other = base.at(index)
             step = MS * a_round(other, sum((other[key] for key in OF_A_ROUND), np.zeros(())))
-            whole = draft + verify + padding + host
-            rows += [step, delivered * step - whole, whole / step]
+            took = draft + verify + padding + host
+            rows += [step, delivered * step - took, took / step]
         return np.stack(rows)
 
     names = ("draft", "verify", "host", "delivered", "no_draft", "saved", "needed")

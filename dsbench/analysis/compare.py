@@ -73,12 +73,12 @@ def compare(
     weighed = [(pair, *_weighed(*pair, pairing.together, seed)) for pair in pairing.pairs]
     own = prior_of([sides.spread for _, sides, _ in weighed])
     prior = own or found.prior
-    told = "the cells of this comparison" if own else "this machine's A/A runs" if prior else "each cell alone"
+    source = "the cells of this comparison" if own else "this machine's A/A runs" if prior else "each cell alone"
     notes = [*pairing.notes, *_table_notes(a, b), *_text_notes(weighed, (a.label, b.label))]
     return Comparison(
         labels=(a.label, b.label),
         band=found,
-        prior=told,
+        prior=source,
         results=tuple(_judged(pair, sides, speeds, prior, found.value, seed) for pair, sides, speeds in weighed),
         notes=tuple(notes + _band_notes(found, a, weighed)),
     )
@@ -118,7 +118,7 @@ def _judged(
 
 
 def _table_notes(a: Side, b: Side) -> list[str]:
-    """Only `requests` is read here; a run without the others is told, since `plot` and `show` need more."""
+    """Only `requests` is read here; a run without the others is noted, since `plot` and `show` need more."""
     notes = []
     for side in (a, b):
         absent = [name for name in TABLES if not all(stored.has(name) for stored in side.cells)]

@@ -39,11 +39,11 @@ class Waterfall:
     flagged: bool
 
     def json(self) -> dict[str, Any]:
-        whole = {"before_ms": self.before.json(), "after_ms": self.after.json()}
+        ends = {"before_ms": self.before.json(), "after_ms": self.after.json()}
         names = ("setting", "workload", "batch", "source", "target", "flagged")
         return (
             {name: getattr(self, name) for name in names}
-            | whole
+            | ends
             | {"parts_ms": {name: part.json() for name, part in self.parts.items()}}
         )
 
@@ -116,9 +116,9 @@ def changes(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray]) -> list[Fl
     """
     often = [sums["rounds"] / sums["tokens"] for sums in (a, b)]
     each = {key: [np.nan_to_num(a_round(sums, sums[key])) for sums in (a, b)] for key in OF_A_ROUND}
-    whole = [sum(pair[i] for pair in each.values()) for i in (0, 1)]
+    each_round = [sum(pair[i] for pair in each.values()) for i in (0, 1)]
     middle = (often[0] + often[1]) / 2
-    accepted = (often[1] - often[0]) * (whole[0] + whole[1]) / 2
+    accepted = (often[1] - often[0]) * (each_round[0] + each_round[1]) / 2
     rest = [b[key] / b["tokens"] - a[key] / a["tokens"] for key in ("prefill", "residual")]
     return [accepted, *(middle * (pair[1] - pair[0]) for pair in each.values()), *rest]
 

@@ -80,7 +80,7 @@ def arm_names(cells: Sequence[StoredCell]) -> dict[Path, str]:
 
 
 def arm_rank(name: str) -> tuple[int, int, str]:
-    """Sort key of arms: none, fixed windows by length, the whole block, then the planned ones."""
+    """Sort key of arms: none, fixed windows by length, the full block, then the planned ones."""
     mode = name.split(" ")[0]
     head, _, detail = mode.partition(":")
     if head == "static":

@@ -160,11 +160,11 @@ def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any
     tokens = served["output_tokens"].to_numpy(np.float64)
     after_first = np.where(tokens > 1, (served["finished"] - served["first_token"]).to_numpy(np.float64), 0.0)
     sums = _per_prompt(served, {"later": tokens - 1, "after": after_first})
-    written, held = held_slots(served).means()
+    written, residence = held_slots(served).means()
     moving = sums[sums["after"] > 0]
     speeds = (moving["later"] / moving["after"]).to_numpy(np.float64)
     return {
-        "throughput": _rate(ratio_of_sums(written, held, scale=batch, seed=seed)),
+        "throughput": _rate(ratio_of_sums(written, residence, scale=batch, seed=seed)),
         "user_speed": _rate(ratio_of_sums(sums["later"], sums["after"], seed=seed)),
         "user_speed_p10": _rate(quantile_of(speeds, 0.1, seed=seed)),
     }
@@ -173,8 +173,8 @@ def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any
 def _user_speeds(served: pd.DataFrame, body: Mapping[str, Any], batch: int) -> dict[str, float | None]:
     """The definitions of other tools, beside `user_speed`; None where none can be said."""
     rate, tokens = body["throughput"], served["output_tokens"].to_numpy(np.float64)
-    whole = float("nan") if rate is None else rate["value"]
-    found = user_speeds(tokens, latencies(served), throughput=whole, concurrency=batch)
+    overall = float("nan") if rate is None else rate["value"]
+    found = user_speeds(tokens, latencies(served), throughput=overall, concurrency=batch)
     return {name: found[name] if np.isfinite(found[name]) else None for name in SPEEDS[1:]}
 
 
@@ -223,7 +223,7 @@ def _round_rates(seen: pd.DataFrame, block: int, seed: int) -> dict[str, Any]:
 def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]:
     """For each depth: of the drafts judged there whose predecessors all matched, the share that matched.
 
-    Judged: the whole block where its ceiling was seen, else the window. Never both: under the block rule they are two
+    Judged: the full block where its ceiling was seen, else the window. Never both: under the block rule they are two
     judgements of one round, and neither bounds the other.
     """
     accepted, window, verified, ceiling = (
@@ -251,12 +251,12 @@ def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
 
 
 def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
-    """Numbers of the steps whose `batch` seats were all taken; `full_steps` is their share. None: all with a request.
+    """Numbers of the steps whose `batch` slots were all occupied; `full_steps` is their share. None: all of them.
 
-    Where rounds overlap, a request that has ended holds its seat until that is known: the step is one of `batch`.
+    Where rounds overlap, a request that has ended has its slot until that is known: the step is one of `batch`.
     """
-    taken = steps["seats" if "seats" in steps and batch is not None else "requests"]
-    full = steps[taken == batch] if batch is not None else steps[taken > 0]
+    occupied = steps["seats" if "seats" in steps and batch is not None else "requests"]
+    full = steps[occupied == batch] if batch is not None else steps[occupied > 0]
     share = (len(full) / len(steps) if len(steps) else 0.0) if batch is not None else None
     body: dict[str, Any] = {"steps": len(steps), "full_steps": share}
     body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))
@@ -305,14 +305,14 @@ def _predicted_error(full: pd.DataFrame) -> dict[str, Any] | None:
 def _drift(full: pd.DataFrame) -> dict[str, Any] | None:
     """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats.
 
-    Where all steps were foreseen, by the cost table, times are those over what was foreseen: an arm may choose shorter
+    Where the cost table predicted all steps, times are those over what it predicted: an arm may choose shorter
     rounds than before.
     """
     changes = []
     for _, part in full.sort_values("step").groupby("rep"):
         seconds, quarter = round_seconds(part), len(part) // 4
-        foreseen = part["predicted_seconds"].to_numpy(np.float64)
-        seconds = seconds / foreseen if (foreseen > 0).all() else seconds
+        predicted = part["predicted_seconds"].to_numpy(np.float64)
+        seconds = seconds / predicted if (predicted > 0).all() else seconds
         if len(part) >= DRIFT_STEPS:
             changes.append(float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]) - 1))
     if not changes:

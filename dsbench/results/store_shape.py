@@ -27,6 +27,15 @@ NUMBERS = {  # columns of nothing else, wherever they are
     "requests": {"admitted", "first_token", "finished", "output_tokens"},
 }
 VAST = 1e300  # no number of a run is larger
+MEMORY = {  # of run.json's memory: keys that a table of it needs, with their types
+    "weights": {"target": int, "drafter": int, "chain": int, "packed": int},
+    "pools": [{"tokens": int, "drafter": str, "target_layers": int, "drafter_layers": int}],
+    "executors": [{"kind": str, "depth": int, "requests": int, "passes": int, "state": int, "graphs": int}],
+    "rest": int,
+    "rest_is": str,
+    "peak": int,
+    "peak_is": str,
+}
 MAYBE = ("mtp_contract", "memory", "cost_table", "trace")  # or null
 
 
@@ -36,6 +45,8 @@ def run_fault(body: Mapping[str, Any]) -> str:
         part = body.get(name)
         if name in body and not (isinstance(part, dict) or (part is None and name in MAYBE)):
             return f"{name!r} is no object"
+    if body.get("memory") and not _fits(body["memory"], MEMORY):
+        return "'memory' is damaged"
     sets = body.get("workloads", [])
     named = isinstance(sets, list) and all(isinstance(w, dict) and {"name", "digest"} <= set(w) for w in sets)
     return "" if named else "'workloads' is no list of workloads"
@@ -116,6 +127,15 @@ def _is_parts(value: object) -> bool:
     """{workload: the numbers of its own requests and rounds}."""
     own = [c for c in ROUNDS if c.kind != "parts"] + [c for c in SPEED if c.name in ("requests", "prompts")]
     return isinstance(value, dict) and all(isinstance(p, dict) and not summary_fault(p, own) for p in value.values())
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value has a shape: a type, an object with at least these keys, or a list of one shape."""
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(key in value and _fits(value[key], shape[key]) for key in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(part, shape[0]) for part in value)
+    return _is(value, shape)
 
 
 @cache

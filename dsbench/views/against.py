@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsbench.analysis.waterfall import PARTS
+from dsbench.errors import UsageError
 from dsbench.results.labels import arm_rank, workload_text
 from dsbench.results.store import RunStore
 from dsbench.simulate.against import KEPT
@@ -40,27 +41,26 @@ def simulated_section(scene: Scene, store: RunStore) -> Section:
     path, suffix = store.folder / KEPT, scene.suffix
     if not path.exists():
         return Section(id=f"simulated{suffix}", title=TITLE, text=(ALONE,))
-    body: dict[str, Any] = json.loads(path.read_text())
+    try:
+        body: dict[str, Any] = json.loads(path.read_text())
+        tables = (arms_table(body, suffix=suffix), cells_table(body, suffix=suffix))
+        said = total(body)
+    except (ValueError, KeyError, TypeError) as problem:
+        raise UsageError(f"{path} is damaged: {problem}", hint="simulate it again") from None
     arms = "; ".join(f"{arm} {one['median']:.1%}" for arm, one in body["by_arm"].items())
     pictures = scene.pictures(
         lambda room: draw_against(body, room, f"against{suffix}", scene.lines, scene.loud, ("svg",)),
-        f"Simulated over measured throughput, a point a cell. {total(body)} Median error by arm: {arms}.",
+        f"Simulated over measured throughput, a point a cell. {said} Median error by arm: {arms}.",
     )
-    return Section(
-        id=f"simulated{suffix}",
-        title=TITLE,
-        text=(total(body), OFF),
-        pictures=pictures,
-        tables=(arms_table(body, suffix=suffix), cells_table(body, suffix=suffix)),
-    )
+    return Section(id=f"simulated{suffix}", title=TITLE, text=(said, OFF), pictures=pictures, tables=tables)
 
 
 def total(body: Mapping[str, Any]) -> str:
     """The errors over all cells in a sentence."""
-    whole = body["all"]
+    every = body["all"]
     return (
-        f"Simulated against {body['against']}: {whole['cells']} cells, median error {whole['median']:.1%}, 95% within "
-        f"{whole['p95']:.1%}, bias {whole['bias']:+.1%}."
+        f"Simulated against {body['against']}: {every['cells']} cells, median error {every['median']:.1%}, 95% within "
+        f"{every['p95']:.1%}, bias {every['bias']:+.1%}."
     )
 
 
@@ -104,10 +104,10 @@ def draw_against(
     body: Mapping[str, Any], out: Path, name: str, lines: Sequence[str], loud: str, formats: Sequence[str]
 ) -> list[Path]:
     """The picture of what `simulate_against.as_json` says."""
-    whole = body["all"]
+    every = body["all"]
     note = (
-        f"against {body['against']}: n = {whole['cells']} cells, median error {whole['median']:.1%}, 95% within "
-        f"{whole['p95']:.1%}, bias {whole['bias']:+.1%}; band: within {NEAR:.0%}; bars: mean change of the time a "
+        f"against {body['against']}: n = {every['cells']} cells, median error {every['median']:.1%}, 95% within "
+        f"{every['p95']:.1%}, bias {every['bias']:+.1%}; band: within {NEAR:.0%}; bars: mean change of the time a "
         "token from measured to simulated, they add up to its error"
     )
     figure, body_part = new_figure(4.3, "Simulated against measured throughput", [*lines, note], loud)

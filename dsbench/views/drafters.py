@@ -180,7 +180,7 @@ def draw_decay(comparison: Comparison, out: Path, *, formats: Sequence[str] = ("
         f"{facts['device']}; {facts['target_name']}; {facts['dtype']}; {', '.join(comparison.workloads())}; at most"
         f" {facts['max_tokens']} tokens; full block verified; seed {facts['seed']}",
         f"n = {span(prompts)} prompts a line, {same}; bands: 95% intervals over prompts; beside"
-        f" each name its trials at the first and the last depth; hollow: under {RARE} trials, do not trust the band",
+        f" each name its trials at the first and the last depth; hollow: under {RARE} trials, too few for the band",
     ]
     loud = f"FEW PROMPTS (n = {min(prompts)}): intervals are rough" if min(prompts) < FEW else ""
     lanes, columns = small_grid(len(panels))

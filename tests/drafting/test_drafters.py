@@ -314,7 +314,7 @@ def test_times_of_the_block_its_first_drafts_and_the_intake(setting, tmp_path, m
     for t in (t for d in found.drafters for t in d.times):
         assert t.milliseconds.n == 3 and t.milliseconds.value > 0 and t.context == 203  # 300 does not fit this model
         assert t.together == tuple(d.digest for d in found.drafters) and t.executor == "eager"
-    assert "(whole block)" in done.stdout and "timed alone" not in done.stdout
+    assert "(full block)" in done.stdout and "timed alone" not in done.stdout
 
 
 def test_drafters_refuses_in_one_line(setting, tmp_path):

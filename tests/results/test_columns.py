@@ -16,6 +16,15 @@ from dsbench.results.columns import BY_NAME, COLUMNS, from_source, value_of
 from dsbench.results.store import Cell, RunStore
 from dsbench.views.explain import document, explain
 
+MEMORY = {
+    "weights": dict.fromkeys(("target", "drafter", "chain", "packed"), 2**20),
+    "pools": [],
+    "executors": [],
+    "rest": 2**20,
+    "rest_is": "temporary buffers",
+    "peak": 2**30,
+    "peak_is": "resident",
+}
 ROOT = Path(__file__).parents[2]
 OPEN_LOOP = {"offered_rate", "served_rate", "queue_wait"}  # absent from a cell at fixed concurrency
 
@@ -25,7 +34,7 @@ def store(tmp_path_factory):
     modes = ["none", "static", "static:2", "compact", "cap-accept"]
     folder = tmp_path_factory.mktemp("runs") / "r"
     run = write_synthetic_run(folder, modes=modes, batches=[8], workloads=["math", "mix:math=1,chat=1"])
-    run.write_run(run.read_run() | {"config": {"slo": "ttft:10s"}, "memory": {"peak": 2**30}})
+    run.write_run(run.read_run() | {"config": {"slo": "ttft:10s"}, "memory": MEMORY})
     return run
 
 

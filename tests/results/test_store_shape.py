@@ -24,6 +24,16 @@ from dsbench.views.report import write_report
 from dsbench.views.show import print_summary
 from dsbench.views.waterfall import draw_run
 
+MEMORY = {
+    "weights": dict.fromkeys(("target", "drafter", "chain", "packed"), 2**20),
+    "pools": [],
+    "executors": [],
+    "rest": 2**20,
+    "rest_is": "temporary buffers",
+    "peak": 2**30,
+    "peak_is": "resident",
+}
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
@@ -200,6 +210,16 @@ def test_a_run_json_of_other_types_is_said_in_one_line_by_every_reader(whole, tm
     folder = edited(whole, tmp_path / "run", "run.json", lambda body: body | {key: value})
     for read in readers(folder, tmp_path):
         with pytest.raises(UsageError, match=f"run.json is damaged: '{key}'"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "change", [{"peak": "x"}, {"weights": None}, {"pools": [{}]}, {"executors": 3}, {"rest_is": 3}, {"rest": -1.5}]
+)
+def test_damaged_memory_is_said_in_one_line_by_every_reader(whole, tmp_path, change):
+    folder = edited(whole, tmp_path / "run", "run.json", lambda body: body | {"memory": MEMORY | change})
+    for read in readers(folder, tmp_path):
+        with pytest.raises(UsageError, match="run.json is damaged: 'memory' is damaged"):
             read()
 
 

@@ -277,7 +277,9 @@ def test_a_run_of_plain_decoding_alone_has_a_report(tmp_path):
     assert main_arm(store.cells()) == "none"
     said = {s.id: s.text for s in report.sections}
     assert said["budget"] == ("No planned arm ran.",) and "lacks the arms" in said["waterfall"][0]
-    assert "no data" in said["break-even"][0] and "No step" in said["prediction"][0] and "no memory" in said["memory"][0]
+    assert (
+        "no data" in said["break-even"][0] and "No step" in said["prediction"][0] and "no memory" in said["memory"][0]
+    )
     assert Page(as_html(report)).of("img")
 
 

@@ -99,8 +99,8 @@ def _rows(cells: Sequence[StoredCell], tiers: Sequence[int] | None) -> list[Row]
     for stored in cells:
         cell, body = stored.cell, stored.summary
         parts = body.get("workloads") if cell.workload.startswith(MIX) else None
-        whole = "all of it" if cell.workload.startswith(MIX) else cell.workload
-        found.setdefault(whole, []).append(Item(cell.batch, body, rows_of(stored.table("steps"), tiers)))
+        title = "all of it" if cell.workload.startswith(MIX) else cell.workload
+        found.setdefault(title, []).append(Item(cell.batch, body, rows_of(stored.table("steps"), tiers)))
         for workload, part in (parts or {}).items():
             found.setdefault(workload, []).append(Item(cell.batch, part, None))
     return [(workload, sorted(found[workload], key=lambda item: item.batch)) for workload in sorted(found)]
