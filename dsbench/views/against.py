@@ -14,6 +14,7 @@ from dsbench.errors import UsageError
 from dsbench.results.labels import arm_rank, workload_text
 from dsbench.results.store import RunStore
 from dsbench.simulate.against import KEPT
+from dsbench.views.numbers import percent
 from dsbench.views.report_parts import Scene, Section
 from dsbench.views.style import GREY, INK, arm_styles, new_figure, plain_ticks, save
 from dsbench.views.tables import Table, Value
@@ -47,7 +48,7 @@ def simulated_section(scene: Scene, store: RunStore) -> Section:
         said = total(body)
     except (ValueError, KeyError, TypeError) as problem:
         raise UsageError(f"{path} is damaged: {problem}", hint="simulate it again") from None
-    arms = "; ".join(f"{arm} {one['median']:.1%}" for arm, one in body["by_arm"].items())
+    arms = "; ".join(f"{arm} {percent(one['median'], 1)}" for arm, one in body["by_arm"].items())
     pictures = scene.pictures(
         lambda room: draw_against(body, room, f"against{suffix}", scene.lines, scene.loud, ("svg",)),
         f"Simulated over measured throughput, a point a cell. {said} Median error by arm: {arms}.",
@@ -59,8 +60,8 @@ def total(body: Mapping[str, Any]) -> str:
     """The errors over all cells in a sentence."""
     every = body["all"]
     return (
-        f"Simulated against {body['against']}: {every['cells']} cells, median error {every['median']:.1%}, 95% within "
-        f"{every['p95']:.1%}, bias {every['bias']:+.1%}."
+        f"Simulated against {body['against']}: {every['cells']} cells, median error {percent(every['median'], 1)}, "
+        f"95% within {percent(every['p95'], 1)}, bias {percent(every['bias'], 1, sign=True)}."
     )
 
 
@@ -104,11 +105,9 @@ def draw_against(
     body: Mapping[str, Any], out: Path, name: str, lines: Sequence[str], loud: str, formats: Sequence[str]
 ) -> list[Path]:
     """The picture of what `simulate_against.as_json` says."""
-    every = body["all"]
     note = (
-        f"against {body['against']}: n = {every['cells']} cells, median error {every['median']:.1%}, 95% within "
-        f"{every['p95']:.1%}, bias {every['bias']:+.1%}; band: within {NEAR:.0%}; bars: mean change of the time a "
-        "token from measured to simulated, they add up to its error"
+        f"{total(body)} Band: within {percent(NEAR)}; bars: mean change of the time a token from measured to "
+        "simulated, they add up to its error"
     )
     figure, body_part = new_figure(4.3, "Simulated against measured throughput", [*lines, note], loud)
     left, right = body_part.subplots(1, 2, squeeze=False)[0]

@@ -73,10 +73,11 @@ def _lines(table: CostTable, report: FitReport) -> list[str]:
     facts = table.contract | table.provenance
     known = [f"{name} {facts[name]}" for name in FACTS if facts.get(name, "-") != "-"]
     verify = report.verify
-    errors = f"n = {verify.cells} verify cells; in-sample error median {verify.insample_median:.1%}"
+    errors = f"n = {verify.cells} verify cells; in-sample error median {percent(verify.insample_median, 1)}"
     if verify.heldout_median is not None and verify.heldout_p95 is not None:
-        errors += f"; {verify.heldout_cells} held out: median {verify.heldout_median:.1%}, p95 {verify.heldout_p95:.1%}"
-    errors += f"; repeats differ by {verify.spread_median:.1%}"
+        median, p95 = percent(verify.heldout_median, 1), percent(verify.heldout_p95, 1)
+        errors += f"; {verify.heldout_cells} held out: median {median}, p95 {p95}"
+    errors += f"; repeats differ by {percent(verify.spread_median, 1)}"
     loose = f"not determined by the cells: {', '.join(report.confounded)}" if report.confounded else ""
     return ["; ".join(known), errors, loose]
 

@@ -42,7 +42,7 @@ def prediction_section(scene: Scene, store: RunStore) -> Section:
         return Section(id=name, title=TITLE, text=("No step of this run was priced by a cost table.",))
     found = {arm: one for arm, steps in by_arm(cells).items() if (one := off(steps.error)) is not None}
     said = "; ".join(
-        f"{arm}: median error {one.median:.1%}, bias {one.bias:+.1%}, n = {one.n}"
+        f"{arm}: median error {percent(one.median, 1)}, bias {percent(one.bias, 1, sign=True)}, n = {one.n}"
         for arm, one in sorted(found.items(), key=lambda item: arm_rank(item[0]))
     )
     same = (scene.lines, scene.loud, ("svg",))
@@ -181,7 +181,7 @@ def draw_step_times(
     ends = np.quantile(every, SHOWN)
     note = (
         "one point a decode step without the prompts in it, all workloads; line: predicted = measured; band: within "
-        f"10%; {np.mean((every < ends[0]) | (every > ends[1])):.1%} of the values lie outside the axes"
+        f"10%; {percent(float(np.mean((every < ends[0]) | (every > ends[1]))), 1)} of the values lie outside the axes"
     )
     figure, body = new_figure(
         (4.4 if columns < 3 else 3.9) * rows + 0.4, "Step time: the cost table against the clock", [*lines, note], loud
@@ -193,7 +193,8 @@ def draw_step_times(
             handles[batch] = axes.scatter(x, y, s=9, alpha=0.45, linewidths=0, color=colours[batch], rasterized=True)
         ratio = np.concatenate([y / x for _, x, y in points[arm]]) - 1
         _identity(axes, float(ends[0]), float(ends[1]))
-        text = f"median error {np.median(np.abs(ratio)):.1%}, bias {np.median(ratio):+.1%}\nn = {len(ratio)} steps"
+        error, bias = float(np.median(np.abs(ratio))), float(np.median(ratio))
+        text = f"median error {percent(error, 1)}, bias {percent(bias, 1, sign=True)}\nn = {len(ratio)} steps"
         axes.set_title(f"{arm}: {text}", fontsize=9.5)
         axes.set_xlabel("measured step time [ms]")
         axes.set_ylabel("predicted step time [ms]")

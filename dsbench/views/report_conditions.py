@@ -10,7 +10,7 @@ import numpy as np
 from dsbench.results.columns import shown_in
 from dsbench.results.labels import arm_names, arm_rank, setting_text, workload_text
 from dsbench.results.store import StoredCell
-from dsbench.views.numbers import NONE, percent, span
+from dsbench.views.numbers import NONE, number, percent, span
 from dsbench.views.report_parts import Section
 from dsbench.views.tables import Table
 
@@ -104,7 +104,7 @@ def _words(facts: Mapping[str, Any], *keys: str, named: bool = False) -> str:
 def _prompt_tokens(cells: Sequence[StoredCell]) -> str:
     seen = [stored.columns("requests", ("prompt_tokens",))["prompt_tokens"] for stored in cells]
     every = np.concatenate(seen)
-    return f"{every.min()} to {every.max()}, mean {every.mean():.0f}" if len(every) else ""
+    return f"{every.min()} to {every.max()}, mean {number(float(every.mean()))}" if len(every) else ""
 
 
 def _contexts(cells: Sequence[StoredCell]) -> str:
@@ -117,4 +117,4 @@ def _contexts(cells: Sequence[StoredCell]) -> str:
             float(steps["context"][rows].sum() / max(1, steps["requests"][rows].sum()))
         )
     means = [float(np.mean(found)) for found in by_batch.values()]
-    return f"{min(means):.0f} to {max(means):.0f}" if means else ""
+    return f"{number(min(means))} to {number(max(means))}" if means else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsbench.analysis.timeline import View
+from dsbench.views.numbers import number, percent
 from dsbench.views.style import GREY, new_figure, save, style
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def _panel(axes: Axes, view: View, longest: float) -> dict[str, Any]:
     gaps = [(begin * 1e3, (end - begin) * 1e3) for begin, end in view.gaps]
     axes.broken_barh(gaps, HEIGHT["device"], facecolors=IDLE, linewidth=0)
     step, idle = view.seconds / view.rounds * 1e3, view.idle_a_round * 1e3
-    summed = f"{view.idle * 1e3:.3f} ms idle in {view.rounds} rounds: {idle:.3f} of {step:.3f} ms a round"
-    axes.set_title(f"{view.name}: {summed}, {view.idle_share:.1%}", fontsize=10.5, loc="left")
+    summed = f"{number(view.idle * 1e3)} ms idle in {view.rounds} rounds: {number(idle)} of {number(step)} ms a round"
+    axes.set_title(f"{view.name}: {summed}, {percent(view.idle_share, 1)}", fontsize=10.5, loc="left")
     axes.set_yticks([0.31, 1.31], ["device", "host"])
     axes.set(xlim=(0, longest), ylim=(-0.12, 1.75))
     axes.grid(visible=False, axis="y")

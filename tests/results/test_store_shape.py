@@ -254,8 +254,8 @@ def test_a_column_that_holds_no_numbers_is_said_in_one_line(whole, tmp_path, nam
     shutil.copytree(whole, tmp_path / "run")
     for path in (tmp_path / "run").glob(f"cells/*/rep-0/{name}.parquet"):
         pd.read_parquet(path).assign(**{column: value}).to_parquet(path)
-    _, ledger, report, against, *_ = readers(tmp_path / "run", tmp_path)
-    for read in (ledger, report, *([against] if name == "requests" and column != "first_token" else [])):
+    _, costs, report, against, *_ = readers(tmp_path / "run", tmp_path)
+    for read in (costs, report, *([against] if name == "requests" and column != "first_token" else [])):
         with pytest.raises(UsageError, match=f"{name}.parquet: {column!r} holds what is no number"):
             read()
 

@@ -18,6 +18,7 @@ import numpy as np
 from dsbench.analysis.budgets import LEAST_SEEN, Rows, drafts_of, rows_of
 from dsbench.results.labels import MIX, arm_names, workload_text
 from dsbench.results.store import StoredCell
+from dsbench.views.numbers import percent
 from dsbench.views.style import INK, new_figure, save
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def _draw(
     counts = [item.body["rounds"] for item in every if item.body.get("rounds")]
     said = f"n = {min(counts)} to {max(counts)} rounds a batch size" if counts else "no rounds were recorded"
     dark = [item for item in every if item.body.get("window") and (item.body.get("ceiling_seen") or 0) < LEAST_SEEN]
-    said += f"; what trimming missed is not known where fewer than {LEAST_SEEN:.0%} of rounds show it" if dark else ""
+    said += (
+        f"; what trimming missed is not known where fewer than {percent(LEAST_SEEN)} of rounds show it" if dark else ""
+    )
     said += "; rows of a pass are known of all of a mix alone" if any(item.rows is None for item in every) else ""
     note = f"left bars: rows the target ran; right bars: what came of the drafts; line: delivered, 95% interval; {said}"
     figure, body = new_figure(2.75 * len(rows) + 1.25, title, [*lines, note], loud)
