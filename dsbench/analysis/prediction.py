@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.results.labels import arm_names
-from dsbench.results.metrics import round_seconds
+from dsbench.results.step_numbers import round_seconds
 from dsbench.results.store import StoredCell
 
 FloatArray = NDArray[np.float64]

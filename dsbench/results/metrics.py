@@ -1,4 +1,4 @@
-"""From a cell's records to its numbers: what every key of a summary means is defined here and nowhere else.
+"""From a cell's records to its numbers: a summary's keys, which `columns` declares, are computed here.
 
 Takes the tables steps, rounds and requests of all repeats; only measured requests and their rounds count. Repeats of a
 prompt are averaged inside it, then prompts are resampled. Rates are {value, low, high, n}, or None where nothing was
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
 from dsbench.results.columns_rounds import ROUNDS
-from dsbench.results.columns_steps import PHASES
 from dsbench.results.latency import SPEEDS, latencies, percentiles, user_speeds
 from dsbench.results.open_loop import open_flags, open_rates
+from dsbench.results.step_numbers import measured_steps, step_numbers
 from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import Held, Interval, quantile_of, ratio_of_sums
 
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 ROUND_KEYS = tuple(c.name for c in ROUNDS if c.name not in ("rounds", "repetition", "workloads"))
 HELD_COLUMNS = ("name", "output_tokens", "admitted", "finished", "rep")
 LEAST_FULL = 0.95
-DRIFT_LIMIT = 0.05
 MOST_IDLE = 0.05
 AFTER_A_FAILURE = "came after a failure, windows fixed since"
 MOST_BEYOND = 0.05  # of steps, outside what the cost table was measured at
 DRIFTS = "step time drifts by"
 MOST_ERROR = 0.25  # of a step's predicted time, the median: a table that is further off plans for another machine
-DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
 
 Rate = dict[str, Any] | None
 
@@ -67,7 +65,7 @@ def cell_summary(
         **_request_rates(served, batch, seed),
         **percentiles(served, seen, steps, seed=seed),
         **_round_rates(seen, block, seed),
-        **_step_numbers(_measured_steps(steps, seen), None if open_loop else batch),
+        **step_numbers(measured_steps(steps, seen), None if open_loop else batch),
     }
     body |= open_rates(served, steps) if open_loop else {}
     body |= _user_speeds(served, body, batch)
@@ -240,82 +238,3 @@ def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]
         found = _rate(ratio_of_sums(sums["hits"], sums["tried"], seed=seed))
         rows.append({"depth": depth, "trials": int(tried.sum()), "rate": found})
     return rows
-
-
-def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
-    """Steps in which a measured request took part; all of them where no round was recorded."""
-    table = steps if "rep" in steps else steps.assign(rep=0)
-    if seen.empty:
-        return table
-    return table.merge(seen[["rep", "step"]].drop_duplicates(), on=["rep", "step"], how="inner")
-
-
-def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
-    """Numbers of the steps whose `batch` slots were all occupied; `full_steps` is their share. None: all of them.
-
-    Where rounds overlap, a request that has ended has its slot until that is known: the step is one of `batch`.
-    """
-    occupied = steps["seats" if "seats" in steps and batch is not None else "requests"]
-    full = steps[occupied == batch] if batch is not None else steps[occupied > 0]
-    share = (len(full) / len(steps) if len(steps) else 0.0) if batch is not None else None
-    body: dict[str, Any] = {"steps": len(steps), "full_steps": share}
-    body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))
-    if full.empty:
-        return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
-    seconds, rows = full["seconds"].to_numpy(np.float64), full["rows"].to_numpy(np.float64)
-    p10, p50, p90 = (float(q) for q in np.quantile(seconds, [0.1, 0.5, 0.9]))
-    shares = {name: float(full[f"{name}_seconds"].sum() / seconds.sum()) for name in PHASES}
-    return body | {
-        "step_seconds": {"p10": p10, "p50": p50, "p90": p90, "n": len(full)},
-        "phase_share": shares | {"other": 1.0 - sum(shares.values())},
-        "rows_per_step": float(rows.mean()),
-        "padding_share": float(full["padding"].sum() / full["tier"].sum()),
-        "idle_share": float(full["idle_seconds"].sum() / seconds.sum()) if "idle_seconds" in full else None,
-        "extrapolated_share": float(full["extrapolated"].astype(bool).mean()),
-        "missed_steps": int((full["misses"] > 0).sum()),
-        "compiled_steps": int((full["compiles"] > 0).sum()),
-        "predicted_error": _predicted_error(full),
-        "drift": _drift(full) if batch is not None else None,
-    }
-
-
-def fallbacks(steps: pd.DataFrame) -> tuple[int, str]:
-    """How many steps came after a failure of what chooses windows, and what failed; (0, "") where nothing did."""
-    if "fallback" not in steps:
-        return 0, ""
-    said = [text for text in steps["fallback"] if text]
-    return len(said), said[0] if said else ""
-
-
-def round_seconds(steps: pd.DataFrame) -> NDArray[np.float64]:
-    """Seconds of each step without the prompts that ran in it, where rounds overlap: what a cost table predicts."""
-    seconds = steps["seconds"].to_numpy(np.float64)
-    return seconds - steps["prefill_seconds"].to_numpy(np.float64) if "prefill_seconds" in steps else seconds
-
-
-def _predicted_error(full: pd.DataFrame) -> dict[str, Any] | None:
-    """Median of |predicted / measured - 1| and of its signed form; None for an arm without a cost table."""
-    ratio = full["predicted_seconds"].to_numpy(np.float64) / round_seconds(full)
-    ratio = ratio[np.isfinite(ratio)]
-    if not len(ratio):
-        return None
-    return {"median": float(np.median(np.abs(ratio - 1))), "bias": float(np.median(ratio - 1)), "n": len(ratio)}
-
-
-def _drift(full: pd.DataFrame) -> dict[str, Any] | None:
-    """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats.
-
-    Where the cost table predicted all steps, times are those over what it predicted: an arm may choose shorter
-    rounds than before.
-    """
-    changes = []
-    for _, part in full.sort_values("step").groupby("rep"):
-        seconds, quarter = round_seconds(part), len(part) // 4
-        predicted = part["predicted_seconds"].to_numpy(np.float64)
-        seconds = seconds / predicted if (predicted > 0).all() else seconds
-        if len(part) >= DRIFT_STEPS:
-            changes.append(float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]) - 1))
-    if not changes:
-        return None
-    change = float(np.median(changes))
-    return {"change": change, "drifts": abs(change) > DRIFT_LIMIT, "repeats": len(changes)}

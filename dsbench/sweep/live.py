@@ -11,7 +11,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from dsbench.results.metrics import AFTER_A_FAILURE, fallbacks, round_seconds
+from dsbench.results.metrics import AFTER_A_FAILURE
+from dsbench.results.step_numbers import fallbacks, round_seconds
 from dsbench.sweep.order import Measured, Task
 from dsbench.writing import note
 
