@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.metrics import measured
-from dsbench.results.store import StoredCell
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import numpy as np
 from dsbench.analysis.accounts import OF_A_ROUND, Account, FloatArray, account_of
 from dsbench.analysis.waterfall import MS, a_round, points_by_arm
 from dsbench.errors import UsageError
-from dsbench.results.store import StoredCell
+from dsbench.results.cells import StoredCell
 from dsbench.stats.intervals import Interval, bootstrap_rows
 
 

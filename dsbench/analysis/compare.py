@@ -17,9 +17,10 @@ from dsbench.analysis.compare_pairs import Pairing, Side, open_sides, pair_cells
 from dsbench.analysis.noise_band import Band, band_of, find_band, pairs_within
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.contract import check_contract
+from dsbench.results.cells import Cell, StoredCell
 from dsbench.results.labels import finished_cells
 from dsbench.results.metrics import held_in
-from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.results.store import RunStore
 from dsbench.stats.block_noise import Measured, Sides, Spread, measure, prior_of, same_texts, weigh
 from dsbench.stats.intervals import LEAST_TOLD, Held, verdict
 

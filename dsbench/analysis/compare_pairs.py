@@ -13,8 +13,9 @@ from typing import Any
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.contract import differences
+from dsbench.results.cells import Cell, StoredCell
 from dsbench.results.labels import arm_rank, finished_cells
-from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.results.store import RunStore
 
 WORK = (
     "prompts",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, is_fixed
 from dsbench.results.metrics import held_slots, measured
-from dsbench.results.store import StoredCell
 from dsbench.stats import best_member
 from dsbench.stats.best_member import AgainstBest
 from dsbench.stats.intervals import BAND, DRAWS, Interval, spread, verdict

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dsbench.analysis.frontier import Point, against_best, fixed_arms, gain_at, oracle_arms, points_of
 from dsbench.analysis.versus import Versus
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, arm_rank
-from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import Interval, verdict
 
 FIXED, FIXED_OR_NONE, ORACLE = "best fixed window", "best fixed window or none", "oracle"

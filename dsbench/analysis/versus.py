@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, by_setting, is_fixed
 from dsbench.results.metrics import held_in
-from dsbench.results.store import StoredCell
 from dsbench.stats.best_member import against_best
 from dsbench.stats.intervals import BAND, Held, Interval, paired_ratio, verdict
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from dsbench.analysis.accounts import OF_A_ROUND, Account, FloatArray, account_of
 from dsbench.errors import UsageError
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, arm_rank, by_setting
-from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import Interval, bootstrap_rows
 
 PARTS = ("accepted length", *OF_A_ROUND, "prefill", "residual")

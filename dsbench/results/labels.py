@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dsbench.errors import UsageError
-from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.results.cells import Cell, StoredCell
+from dsbench.results.store import RunStore
 
 LOUD = {
     "random_weights": "RANDOM WEIGHTS: times are real, texts and acceptance mean nothing",

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
+from dsbench.results.cells import StoredCell
 from dsbench.results.columns_rounds import ROUNDS
 from dsbench.results.latency import SPEEDS, latencies, percentiles, user_speeds
 from dsbench.results.open_loop import open_flags, open_rates
 from dsbench.results.step_numbers import measured_steps, step_numbers
-from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import Held, Interval, quantile_of, ratio_of_sums
 
 if TYPE_CHECKING:

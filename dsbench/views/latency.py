@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsbench.analysis.slo import goodput_of, slo_of
+from dsbench.results.cells import StoredCell
 from dsbench.results.columns import shown_in, value_of
 from dsbench.results.labels import all_cells, arm_names, arm_rank, loud_label, setting_text, workload_text
-from dsbench.results.store import RunStore, StoredCell
+from dsbench.results.store import RunStore
 from dsbench.views.numbers import NONE, number, percent
 from dsbench.views.tables import Table, Value, on_terminal
 

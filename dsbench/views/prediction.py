@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsbench.analysis.prediction import Off, by_arm, by_tier, off, over_run, steps_of
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, arm_rank, workload_text
 from dsbench.results.step_numbers import round_seconds
-from dsbench.results.store import RunStore, StoredCell
+from dsbench.results.store import RunStore
 from dsbench.views.cost import draw_cost_of
 from dsbench.views.numbers import percent
 from dsbench.views.report_parts import Scene, Section

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from dsbench.analysis.gains import gains, main_arm, points_by_workload
 from dsbench.errors import IncompleteRun
 from dsbench.profiles.cost import load_cost_table
+from dsbench.results.cells import StoredCell
 from dsbench.results.completeness import begun, missing_cells, missing_text
 from dsbench.results.labels import by_setting, conditions, finished_cells, loud_label
-from dsbench.results.store import RunStore, StoredCell, write_atomically
+from dsbench.results.store import RunStore, write_atomically
 from dsbench.views.against import simulated_section
 from dsbench.views.break_even import break_even_section
 from dsbench.views.budget.section import budget_section

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.columns import shown_in
 from dsbench.results.labels import arm_names, arm_rank, setting_text, workload_text
-from dsbench.results.store import StoredCell
 from dsbench.views.numbers import NONE, number, percent, span
 from dsbench.views.report_parts import Section
 from dsbench.views.tables import Table

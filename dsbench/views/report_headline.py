@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dsbench.analysis.frontier import Point
 from dsbench.analysis.gains import FIXED, FIXED_OR_NONE, ORACLE, Gains
 from dsbench.analysis.versus import Versus
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, workload_text
-from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import WORDS, Interval
 from dsbench.views.frontier.tables import turns
 from dsbench.views.numbers import ends, interval_of, number, with_ends

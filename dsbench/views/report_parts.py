@@ -9,8 +9,8 @@ from typing import Any
 
 from dsbench.analysis.frontier import Point
 from dsbench.analysis.gains import Gains
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, arm_rank
-from dsbench.results.store import StoredCell
 from dsbench.views.tables import Table
 
 

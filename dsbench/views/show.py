@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsbench.analysis.versus import Versus, compare_arms
+from dsbench.results.cells import StoredCell
 from dsbench.results.column import Column
 from dsbench.results.columns import shown_in, value_of
 from dsbench.results.completeness import missing_cells, missing_text
 from dsbench.results.contamination import flag_note
 from dsbench.results.labels import all_cells, arm_names, arm_rank, by_setting, finished_cells, loud_label, workload_text
-from dsbench.results.store import RunStore, StoredCell
+from dsbench.results.store import RunStore
 from dsbench.stats.intervals import BAND
 from dsbench.views.latency import latency_on_terminal
 from dsbench.views.memory import memory_table

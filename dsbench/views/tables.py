@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from dsbench.analysis.versus import Versus
 from dsbench.errors import UsageError
 from dsbench.ranges import parse_range, split_workloads
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import conditions, loud_label
-from dsbench.results.store import RunStore, StoredCell
+from dsbench.results.store import RunStore
 from dsbench.stats.intervals import Interval
 from dsbench.views.numbers import NONE, ends, number, with_ends
 

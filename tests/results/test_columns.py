@@ -12,8 +12,9 @@ from synthetic_run import make_cell, write_synthetic_run
 
 from dsbench.analysis.compare import as_json, compare
 from dsbench.analysis.summary import summary_frame
+from dsbench.results.cells import Cell
 from dsbench.results.columns import BY_NAME, COLUMNS, from_source, value_of
-from dsbench.results.store import Cell, RunStore
+from dsbench.results.store import RunStore
 from dsbench.views.explain import document, explain
 
 MEMORY = {

@@ -14,8 +14,9 @@ from synthetic_run import write_synthetic_run
 from dsbench.analysis.compare import compare
 from dsbench.analysis.summary import write_summary
 from dsbench.errors import UsageError
+from dsbench.results.cells import Cell
 from dsbench.results.columns import from_source
-from dsbench.results.store import Cell, RunStore
+from dsbench.results.store import RunStore
 from dsbench.sweep.run import check_settings
 from dsbench.views.break_even import show_break_even
 from dsbench.views.frontier.section import show_frontier

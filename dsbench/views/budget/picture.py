@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsbench.analysis.budgets import LEAST_SEEN, Rows, drafts_of, rows_of
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import MIX, arm_names, workload_text
-from dsbench.results.store import StoredCell
 from dsbench.views.numbers import percent
 from dsbench.views.style import INK, new_figure, save
 

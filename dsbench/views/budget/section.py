@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsbench.analysis.budgets import drafts_of, rows_of
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, workload_text
-from dsbench.results.store import StoredCell
 from dsbench.views.budget.picture import draw_budgets, planned_cells
 from dsbench.views.numbers import interval_of, number, percent
 from dsbench.views.report_parts import Scene, Section

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsbench.analysis.frontier import Point, crossings, dominators, envelope, fixed_arms, points_of
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import MIX, arm_names, arm_rank, workload_text
-from dsbench.results.store import StoredCell
 from dsbench.views.numbers import interval_of, reach, span
 from dsbench.views.style import GREY, INK, LOUD, arm_styles, new_figure, plain_ticks, save, small_grid
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from dsbench.analysis.frontier import Crossing, Point, crossings, dominators, envelope, fixed_arms
 from dsbench.analysis.gains import FIXED, FIXED_OR_NONE, ORACLE, Gains
+from dsbench.results.cells import StoredCell
 from dsbench.results.columns import BY_NAME, shown_in, value_of
 from dsbench.results.labels import arm_names, arm_rank, workload_text
-from dsbench.results.store import StoredCell
 from dsbench.views.numbers import interval_of, with_ends
 from dsbench.views.tables import Table, Value
 
