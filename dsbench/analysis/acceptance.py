@@ -40,7 +40,7 @@ class PromptCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """One drafter on one workload (or all) under one event, the whole block verified."""
+    """One drafter on one workload (or all) under one event, the full block verified."""
 
     workload: str
     event: EventKey

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.metrics import measured
-from dsbench.results.store import StoredCell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ class Account:
 
     draft, verify (with accept and commit, without padding), padding (verify's time by the share of its rows that ran
     for nobody: an attribution at the mean price of a row), host (plan, pack, idle, and what no phase covers), prefill
-    (the wait for the first token and for other requests' prompts); `held` is the whole residence.
+    (the wait for the first token and for other requests' prompts); `held` is all of it.
     """
 
     names: tuple[str, ...]
@@ -63,8 +63,8 @@ def account(steps: pd.DataFrame, requests: pd.DataFrame) -> Account:
     for rep, served in measured(everybody).groupby("rep"):
         mine = steps[steps["rep"] == rep].sort_values("start")
         parts.append(_of_repeat(mine, served).assign(name=served["name"].to_numpy(str), rep=rep))
-    whole = pd.concat(parts, ignore_index=True)
-    sums = whole.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
+    every = pd.concat(parts, ignore_index=True)
+    sums = every.groupby(["name", "rep"], sort=True).sum().groupby("name", sort=True).mean()
     return Account(tuple(map(str, sums.index)), {key: sums[key].to_numpy(np.float64) for key in KEYS})
 
 

@@ -22,14 +22,14 @@ LEAST_SEEN = 0.8  # a ceiling seen in fewer rounds than this is no fair sample
 class Rows:
     """What the target ran, summing to tier / R.
 
-    `scheduled` drafts open a tier of the cost table or are priced row by row; `free` drafts fill a tier up, which costs
-    nothing once its first row is in it; `seen` are verified past the window, to see the ceiling; `padding` ran for
-    nobody, or for requests that had ended.
+    `scheduled` drafts open a tier of the cost table or are priced row by row; `filler` drafts fill a tier up, which
+    costs nothing once its first row is in it; `seen` are verified past the window, to see the ceiling; `padding` ran
+    for nobody, or for requests that had ended.
     """
 
     anchor: float
     scheduled: float
-    free: float
+    filler: float
     seen: float
     padding: float
 
@@ -58,16 +58,16 @@ def rows_of(steps: pd.DataFrame, tiers: Sequence[int] | None) -> Rows | None:
     requests, rows, tier, budget = (table[name].to_numpy(np.float64) for name in ("requests", "rows", "tier", "budget"))
     drafts = rows - requests
     granted = np.minimum(budget, drafts)
-    free = np.zeros(len(table))
+    filler = np.zeros(len(table))
     if tiers:
         below = np.concatenate([[0], np.sort(np.asarray(tiers))])
         opened = below[np.searchsorted(below, rows, side="left") - 1] + 1  # the tier's first row
-        free = np.clip(rows - np.maximum(opened, requests), 0, granted)
+        filler = np.clip(rows - np.maximum(opened, requests), 0, granted)
     per = 1 / requests.sum()
     return Rows(
         anchor=1.0,
-        scheduled=float((granted - free).sum() * per),
-        free=float(free.sum() * per),
+        scheduled=float((granted - filler).sum() * per),
+        filler=float(filler.sum() * per),
         seen=float((drafts - granted).sum() * per),
         padding=float((np.maximum(tier, rows) - rows).sum() * per),
     )

@@ -17,9 +17,10 @@ from dsbench.analysis.compare_pairs import Pairing, Side, open_sides, pair_cells
 from dsbench.analysis.noise_band import Band, band_of, find_band, pairs_within
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.contract import check_contract
+from dsbench.results.cells import Cell, StoredCell
 from dsbench.results.labels import finished_cells
 from dsbench.results.metrics import held_in
-from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.results.store import RunStore
 from dsbench.stats.block_noise import Measured, Sides, Spread, measure, prior_of, same_texts, weigh
 from dsbench.stats.intervals import LEAST_PROMPTS_JUDGED, Held, verdict
 
@@ -73,12 +74,12 @@ def compare(
     weighed = [(pair, *_weighed(*pair, pairing.together, seed)) for pair in pairing.pairs]
     own = prior_of([sides.spread for _, sides, _ in weighed])
     prior = own or found.prior
-    told = "the cells of this comparison" if own else "this machine's A/A runs" if prior else "each cell alone"
+    source = "the cells of this comparison" if own else "this machine's A/A runs" if prior else "each cell alone"
     notes = [*pairing.notes, *_table_notes(a, b), *_text_notes(weighed, (a.label, b.label))]
     return Comparison(
         labels=(a.label, b.label),
         band=found,
-        prior=told,
+        prior=source,
         results=tuple(_judged(pair, sides, speeds, prior, found.value, seed) for pair, sides, speeds in weighed),
         notes=tuple(notes + _band_notes(found, a, weighed)),
     )
@@ -118,7 +119,7 @@ def _judged(
 
 
 def _table_notes(a: Side, b: Side) -> list[str]:
-    """Only `requests` is read here; a run without the others is told, since `plot` and `show` need more."""
+    """Only `requests` is read here; a run without the others is noted, since `plot` and `show` need more."""
     notes = []
     for side in (a, b):
         absent = [name for name in TABLES if not all(stored.has(name) for stored in side.cells)]

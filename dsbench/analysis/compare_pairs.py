@@ -13,8 +13,9 @@ from typing import Any
 
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.profiles.contract import differences
+from dsbench.results.cells import Cell, StoredCell
 from dsbench.results.labels import arm_rank, finished_cells
-from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.results.store import RunStore
 
 WORK = (
     "prompts",
@@ -117,21 +118,21 @@ def pair_cells(a: Side, b: Side, *, allow: Collection[str] = ()) -> Pairing:
     notes |= _planning_differences(pairs)
     if refused:
         raise EnvironmentRefused(
-            f"{a.label} and {b.label} are not comparable: {'; '.join(_told(refused, a, b, ': '))}",
+            f"{a.label} and {b.label} are not comparable: {'; '.join(_in_words(refused, a, b, ': '))}",
             hint="--allow FIELD where the difference is the point",
         )
     if not pairs:
         raise EnvironmentRefused(
             f"{a.label} and {b.label} have no cell in common", hint="same workloads, batch sizes and arms on both sides"
         )
-    said = _told(notes, a, b, " differs: ")
+    lines = _in_words(notes, a, b, " differs: ")
     paired = {cell.folder for pair in pairs for cell in pair}
     for side in (a, b):
         alone = [c for c in side.cells if c.folder not in paired]
-        said += [f"only in {side.label}: {_places(alone, side.mode)}"] if alone else []
+        lines += [f"only in {side.label}: {_places(alone, side.mode)}"] if alone else []
     return Pairing(
         pairs=tuple(sorted(pairs, key=lambda p: (p[0].cell.workload, p[0].cell.batch, arm_rank(p[0].cell.mode)))),
-        notes=tuple(said),
+        notes=tuple(lines),
         together=a.store.folder.resolve() == b.store.folder.resolve(),
     )
 
@@ -215,7 +216,7 @@ def _places(cells: Collection[StoredCell], mode: str) -> str:
     return "; ".join(names[:3]) + (f"; and {len(names) - 3} more cells" if len(names) > 3 else "")
 
 
-def _told(found: Differences, a: Side, b: Side, link: str) -> list[str]:
+def _in_words(found: Differences, a: Side, b: Side, link: str) -> list[str]:
     return [f"{field}{link}{_short(x)} in {a.label}, {_short(y)} in {b.label}" for field, (x, y) in found.items()]
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, is_fixed
 from dsbench.results.metrics import held_slots, measured
-from dsbench.results.store import StoredCell
 from dsbench.stats import best_member
 from dsbench.stats.best_member import AgainstBest
 from dsbench.stats.intervals import BAND, DRAWS, Interval, spread, verdict
@@ -67,13 +67,13 @@ def points_of(cells: Sequence[StoredCell], *, seed: int = 0, draws: int = DRAWS)
     for stored in cells:
         table = sums[stored.folder]
         values = np.array(list(table.values()))
-        tokens, held, later, after = (times[:, [place[name] for name in table]] @ values).T
+        tokens, residence, later, after = (times[:, [place[name] for name in table]] @ values).T
         found.append(
             Point(
                 names[stored.folder],
                 stored.cell.batch,
                 _over(later, after),
-                stored.cell.batch * _over(tokens, held),
+                stored.cell.batch * _over(tokens, residence),
                 len(table),
             )
         )
@@ -84,7 +84,7 @@ def _sums(stored: StoredCell) -> dict[str, list[float]]:
     """Tokens, residence, tokens after the first and their seconds by prompt, mean over repeats."""
     served = measured(stored.table("requests"))
     table = served[["name", "rep", "output_tokens"]].assign(
-        held=served["finished"] - served["admitted"],
+        residence=served["finished"] - served["admitted"],
         later=served["output_tokens"] - 1,
         after=(served["finished"] - served["first_token"]).where(served["output_tokens"] > 1, 0.0),
     )

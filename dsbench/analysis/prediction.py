@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names
-from dsbench.results.metrics import round_seconds
-from dsbench.results.store import StoredCell
+from dsbench.results.step_numbers import round_seconds
 
 FloatArray = NDArray[np.float64]
 SLICES = 10  # of a repeat, by number of steps

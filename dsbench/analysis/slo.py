@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, arm_rank, setting_text
 from dsbench.results.latency import latencies
 from dsbench.results.metrics import held_slots, measured
-from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import Interval, ratio_of_sums
 
 if TYPE_CHECKING:

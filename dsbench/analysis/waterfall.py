@@ -1,4 +1,4 @@
-"""Where one arm's gain over another comes from, in ms a token, and what a round of drafting costs and saves.
+"""Where one arm's gain over another comes from, in ms a token.
 
 Time a token t = held / tokens of a request (= batch size / throughput) = r (d + v + p + h) + f + e: rounds a token r;
 draft, verify, padding and host time a round; prefill and what is left over a token (`analysis.accounts`). From arm A
@@ -16,8 +16,8 @@ import numpy as np
 
 from dsbench.analysis.accounts import OF_A_ROUND, Account, FloatArray, account_of
 from dsbench.errors import UsageError
+from dsbench.results.cells import StoredCell
 from dsbench.results.labels import arm_names, arm_rank, by_setting
-from dsbench.results.store import StoredCell
 from dsbench.stats.intervals import Interval, bootstrap_rows
 
 PARTS = ("accepted length", *OF_A_ROUND, "prefill", "residual")
@@ -39,53 +39,13 @@ class Waterfall:
     flagged: bool
 
     def json(self) -> dict[str, Any]:
-        whole = {"before_ms": self.before.json(), "after_ms": self.after.json()}
+        ends = {"before_ms": self.before.json(), "after_ms": self.after.json()}
         names = ("setting", "workload", "batch", "source", "target", "flagged")
         return (
             {name: getattr(self, name) for name in names}
-            | whole
+            | ends
             | {"parts_ms": {name: part.json() for name, part in self.parts.items()}}
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """The break-even ledger of an arm at a point. Milliseconds a round; None where plain decoding was not measured.
-
-    `plain`: a round of arm none. `saved` = delivered x plain - the round: above 0 drafting pays. `needed`: tokens
-    delivered a round at which it breaks even, the round / plain; (needed - 1) / window is the acceptance of scheduled
-    drafts that it takes, above 1 where no acceptance would do.
-    """
-
-    setting: str
-    workload: str
-    batch: int
-    arm: str
-    draft: Interval
-    verify: Interval
-    host: Interval
-    delivered: Interval
-    window: float | None
-    plain: Interval | None
-    saved: Interval | None
-    needed: Interval | None
-    flagged: bool
-
-    @property
-    def had(self) -> float | None:
-        """Acceptance of scheduled drafts, as it was."""
-        return (self.delivered.value - 1) / self.window if self.window else None
-
-    @property
-    def acceptance_needed(self) -> float | None:
-        return (self.needed.value - 1) / self.window if self.window and self.needed else None
-
-    def json(self) -> dict[str, Any]:
-        body: dict[str, Any] = {name: getattr(self, name) for name in ("setting", "workload", "batch", "arm", "window")}
-        for name in ("draft", "verify", "host", "delivered", "plain", "saved", "needed"):
-            rate = getattr(self, name)
-            body[name] = None if rate is None else rate.json()
-        return body | {"had": self.had, "acceptance_needed": self.acceptance_needed, "flagged": self.flagged}
 
 
 def waterfalls(cells: Sequence[StoredCell], source: str, target: str, *, seed: int = 0) -> list[Waterfall]:
@@ -98,7 +58,7 @@ def waterfalls(cells: Sequence[StoredCell], source: str, target: str, *, seed: i
     if source == target:
         raise UsageError("a waterfall needs two arms", hint=f"this run has {', '.join(known)}")
     found = []
-    for (setting, workload, batch), arms in _points(cells).items():
+    for (setting, workload, batch), arms in points_by_arm(cells).items():
         if source in arms and target in arms:
             pair = arms[source], arms[target]
             fall = _waterfall(account_of(pair[0]), account_of(pair[1]), seed)
@@ -123,7 +83,7 @@ def waterfalls(cells: Sequence[StoredCell], source: str, target: str, *, seed: i
     return found
 
 
-def _points(cells: Sequence[StoredCell]) -> dict[tuple[str, str, int], dict[str, StoredCell]]:
+def points_by_arm(cells: Sequence[StoredCell]) -> dict[tuple[str, str, int], dict[str, StoredCell]]:
     """Cells by (setting, workload, batch), then by arm."""
     names = arm_names(cells)
     points: dict[tuple[str, str, int], dict[str, StoredCell]] = {}
@@ -155,54 +115,15 @@ def changes(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray]) -> list[Fl
     Where no round ran (answers of one token), a round took nothing.
     """
     often = [sums["rounds"] / sums["tokens"] for sums in (a, b)]
-    each = {key: [np.nan_to_num(_a_round(sums, sums[key])) for sums in (a, b)] for key in OF_A_ROUND}
-    whole = [sum(pair[i] for pair in each.values()) for i in (0, 1)]
+    each = {key: [np.nan_to_num(a_round(sums, sums[key])) for sums in (a, b)] for key in OF_A_ROUND}
+    each_round = [sum(pair[i] for pair in each.values()) for i in (0, 1)]
     middle = (often[0] + often[1]) / 2
-    accepted = (often[1] - often[0]) * (whole[0] + whole[1]) / 2
+    accepted = (often[1] - often[0]) * (each_round[0] + each_round[1]) / 2
     rest = [b[key] / b["tokens"] - a[key] / a["tokens"] for key in ("prefill", "residual")]
     return [accepted, *(middle * (pair[1] - pair[0]) for pair in each.values()), *rest]
 
 
-def _a_round(sums: Mapping[str, FloatArray], what: FloatArray) -> FloatArray:
+def a_round(sums: Mapping[str, FloatArray], what: FloatArray) -> FloatArray:
     """`what` a round; nan where none ran."""
     rounds = sums["rounds"]
     return np.asarray(np.divide(what, rounds, out=np.full(np.shape(rounds), np.nan), where=rounds > 0), np.float64)
-
-
-def ledger(cells: Sequence[StoredCell], *, seed: int = 0) -> list[Entry]:
-    """An entry an arm that drafts, at every point. Raises UsageError where no arm drafts."""
-    found = []
-    for (setting, workload, batch), arms in _points(cells).items():
-        accounts = {arm: account_of(stored) for arm, stored in arms.items()}
-        plain = accounts.get("none")
-        for arm, stored in arms.items():
-            if arm != "none" and accounts[arm].sums["rounds"].any():
-                rates = _entry(accounts[arm], plain, seed)
-                window = (stored.summary.get("window") or {}).get("value")
-                place: dict[str, Any] = {"setting": setting, "workload": workload, "batch": batch, "arm": arm}
-                found.append(Entry(**place, **rates, window=window, flagged=bool(stored.flags)))
-    if not found:
-        raise UsageError("no data: no round of this run drafts", hint="sweep e.g. --mode none,static,compact")
-    return found
-
-
-def _entry(arm: Account, plain: Account | None, seed: int) -> dict[str, Any]:
-    """The rates of an entry, over the prompts that the arm and plain decoding share (the arm's own without that)."""
-    common = sorted(set(arm.names) & set(plain.names)) if plain is not None else []
-    mine, base = (arm.only(common), plain.only(common)) if plain is not None and common else (arm, None)
-
-    def estimate(index: Any) -> FloatArray:
-        sums = mine.at(index)
-        draft, verify, padding, host = (MS * _a_round(sums, sums[key]) for key in OF_A_ROUND)
-        delivered = _a_round(sums, sums["tokens"] - sums["requests"])
-        rows = [draft, verify + padding, host, delivered]
-        if base is not None:
-            other = base.at(index)
-            step = MS * _a_round(other, sum((other[key] for key in OF_A_ROUND), np.zeros(())))
-            whole = draft + verify + padding + host
-            rows += [step, delivered * step - whole, whole / step]
-        return np.stack(rows)
-
-    names = ("draft", "verify", "host", "delivered", "plain", "saved", "needed")
-    found = bootstrap_rows(estimate, len(mine.names), seed=seed)
-    return dict.fromkeys(names) | dict(zip(names, found, strict=False))

@@ -27,8 +27,11 @@ from dsbench.runtime.policy.make import refuse_anticipation
 from dsbench.runtime.targets.catalogue import SHAPE_PREFIX, default_home
 from dsbench.settings import RunConfig
 from dsbench.sweep.estimate import GUESS
+from dsbench.views.cost import print_fit
 from dsbench.views.cost_text import print_doubts, print_regret
-from dsbench.views.printing import print_fit, print_lengths, print_plan, print_report
+from dsbench.views.drafters import print_lengths
+from dsbench.views.plan import print_plan
+from dsbench.views.reliability import print_report
 from dsbench.within import deadline_of
 from dsbench.writing import check_writable, file_to_write, note
 
@@ -56,7 +59,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
     print_doubts(table.provenance)
     print(f"cost table: {path}")
     if plots is not None:
-        from dsbench.views.plots_cost import draw_cost
+        from dsbench.views.cost import draw_cost
 
         for picture in draw_cost(table, report, plots):
             print(picture)
@@ -84,7 +87,7 @@ def sweep(config: RunConfig, sources: dict[str, str], *, resume: bool, dry_run: 
     from dsbench.sweep.order import writing
     from dsbench.sweep.plan import plan_sweep
     from dsbench.sweep.run import check_settings, run_sweep
-    from dsbench.views.summary import print_summary
+    from dsbench.views.show import print_summary
 
     plan = plan_sweep(config, on_gpu=pick_device(config).type == "cuda", home=default_home())
     folder = Path(config.out)
@@ -204,7 +207,7 @@ def selftest(config: RunConfig, *, mode: str, batch: str, prompts: int, max_toke
 def calibrate(config: RunConfig, *, out: Path, batch: int, prompts: int, events: str, plots: Path | None) -> None:
     from dsbench.drafting.calibrate import calibrate as fit
     from dsbench.drafting.rollouts import check_workloads
-    from dsbench.views.plots_reliability import draw_reliability
+    from dsbench.views.reliability import draw_reliability
 
     wanted = parse_events(events)
     if batch < 1 or prompts < 2 or config.max_tokens < 2:

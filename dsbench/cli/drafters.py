@@ -116,7 +116,7 @@ def drafters_command(
 ) -> None:
     """Compare drafters on the same prompts, whole blocks verified: accepted length, acceptance by depth, draft time."""
     from dsbench.drafting.compare import drafters
-    from dsbench.views.drafters_table import show_comparison
+    from dsbench.views.drafters import show_comparison
 
     config, _ = config_of({k: v for k, v in locals().items() if k not in ("batch", "out")})
     drafters(

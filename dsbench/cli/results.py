@@ -18,9 +18,9 @@ def plot_command(
 ) -> None:
     """Draw a run: frontier, verify budgets, waterfalls, cost fit against raw cells, predicted step time."""
     from dsbench.results.store import RunStore
+    from dsbench.views.cost import draw_cost_of
     from dsbench.views.plots import draw_all
-    from dsbench.views.plots_cost import draw_cost_of
-    from dsbench.views.plots_waterfall import draw_run
+    from dsbench.views.waterfall import draw_run
 
     store, folder = RunStore(run), out or run / "plots"
     for path in (*draw_all(store, folder), *draw_run(store, folder), *draw_cost_of(store, folder)):
@@ -34,7 +34,7 @@ def show_command(
 ) -> None:
     """Print a run's table."""
     from dsbench.views.short import print_short
-    from dsbench.views.summary import print_summary
+    from dsbench.views.show import print_summary
 
     (print_short if short else print_summary)(run)
 
@@ -47,7 +47,7 @@ def slo_command(
     json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
 ) -> None:
     """Say how many requests at a time, or a second, an SLO allows each arm; loads that did not run are no data."""
-    from dsbench.views.latency_table import show_slo
+    from dsbench.views.slo import show_slo
 
     show_slo(run, slo=slo, share=share, as_json=json_out)
 
@@ -76,7 +76,7 @@ def waterfall_command(
     json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
 ) -> None:
     """Say where one arm's gain over another comes from, in ms a token; the parts add up to the whole."""
-    from dsbench.views.waterfall_table import show_waterfall
+    from dsbench.views.waterfall import show_waterfall
 
     show_waterfall(run, source=source, target=target, workload=workload, batch=batch, as_json=json_out, plots=plots)
 
@@ -89,22 +89,22 @@ def frontier_command(
     workload: Annotated[str, typer.Option(help="Workloads; default: all of the run.")] = "",
 ) -> None:
     """Say who dominates, what is gained at equal throughput and at equal speed, and where an arm overtakes another."""
-    from dsbench.views.frontier_table import show_frontier
+    from dsbench.views.frontier.section import show_frontier
 
     show_frontier(run, arm=arm, base=base, workload=workload)
 
 
-@results_app.command("ledger")
-def ledger_command(
+@results_app.command("break-even")
+def break_even_command(
     run: Annotated[Path, typer.Argument(help="Run folder.")] = Path("runs/latest"),
     workload: Annotated[str, typer.Option(help="Workloads; default: all of the run.")] = "",
     batch: Annotated[str, typer.Option(help="Batch sizes; default: all of the run.")] = "",
     json_out: Annotated[bool, typer.Option("--json", help="A JSON list on stdout.")] = False,
 ) -> None:
     """Say what a round of drafting costs and saves in ms, and what acceptance it would take to break even."""
-    from dsbench.views.waterfall_table import show_ledger
+    from dsbench.views.break_even import show_break_even
 
-    show_ledger(run, workload=workload, batch=batch, as_json=json_out)
+    show_break_even(run, workload=workload, batch=batch, as_json=json_out)
 
 
 @results_app.command("compare")
@@ -122,7 +122,7 @@ def compare_command(
     from dsbench.analysis.compare import as_json, compare
     from dsbench.errors import Inconclusive, RegressionFound
     from dsbench.runtime.targets.catalogue import default_home
-    from dsbench.views.compare_text import report, summary
+    from dsbench.views.compare import report, summary
 
     found = compare(a, b, home=default_home(), allow=[f.strip() for f in allow.split(",")], band=band)
     if json_out:
@@ -145,7 +145,7 @@ def noise_command(
     from dsbench.analysis.compare import measure_bands
     from dsbench.analysis.noise_band import save_bands
     from dsbench.runtime.targets.catalogue import default_home
-    from dsbench.views.compare_text import band_line
+    from dsbench.views.compare import band_line
 
     bands, contract = measure_bands(runs)
     path = save_bands(default_home(), contract, bands)

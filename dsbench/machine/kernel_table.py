@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dsbench.machine.kernel_time import Ceilings, Result
 from dsbench.stats.intervals import Interval
-from dsbench.views.printing import bounds
+from dsbench.views.numbers import bounds
 
 HEADS = ("shape", "rows", "size", "us [95%]", "GB/s", "TFLOP/s", "limit us", "of limit", "reference / op", "notes")
 LEFT = ("shape", "size", "us [95%]", "reference / op", "notes")

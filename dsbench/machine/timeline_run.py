@@ -25,7 +25,7 @@ from dsbench.runtime.loop.build import captures
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.settings import RunConfig
 from dsbench.sweep.texts import build_queue
-from dsbench.views.plots_timeline import draw_timeline
+from dsbench.views.timeline import draw_timeline
 from dsbench.workloads.workload import load_workload
 
 ON, OFF = "overlap on", "overlap off (a wait after each phase)"

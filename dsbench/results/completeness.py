@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dsbench.ranges import parse_modes, parse_range
+from dsbench.results.cells import repeats_of
 from dsbench.results.labels import arm_rank
-from dsbench.results.store import RunStore, repeats_of
+from dsbench.results.store import RunStore
 
 Place = tuple[str, int, str]  # workload, batch size, mode
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dsbench.errors import UsageError
-from dsbench.results.store import Cell, RunStore, StoredCell
+from dsbench.results.cells import Cell, StoredCell
+from dsbench.results.store import RunStore
 
 LOUD = {
     "random_weights": "RANDOM WEIGHTS: times are real, texts and acceptance mean nothing",
@@ -81,7 +82,7 @@ def arm_names(cells: Sequence[StoredCell]) -> dict[Path, str]:
 
 
 def arm_rank(name: str) -> tuple[int, int, str]:
-    """Sort key of arms: none, fixed windows by length, the whole block, then the planned ones."""
+    """Sort key of arms: none, fixed windows by length, the full block, then the planned ones."""
     mode = name.split(" ")[0]
     head, _, detail = mode.partition(":")
     if head == "static":

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsbench.results.columns_latency import LATENCIES, SHARES
 from dsbench.stats.intervals import quantiles_over
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FloatArray = NDArray[np.float64]
-SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-LATENCIES = ("ttft", "tpot", "itl", "e2e")
-PERCENTILES = tuple(f"{name}_{point}" for name in LATENCIES for point in SHARES)
 OWN_GAPS = ("itl_p50", "itl_p95", "itl_p99", "itl_max")  # of one request
 
 
@@ -47,13 +45,13 @@ def gaps(requests: pd.DataFrame, rounds: pd.DataFrame, steps: pd.DataFrame) -> t
     first = requests[[*keys, "request", "first_token"]].assign(row=np.arange(len(requests)))
     seen = rounds[[*keys, "step", "request", "delivered"]].merge(steps[[*keys, "step", "read"]], on=[*keys, "step"])
     seen = seen.merge(first, on=[*keys, "request"]).sort_values(["row", "step"])
-    row, told = seen["row"].to_numpy(np.intp), seen["read"].to_numpy(np.float64)
+    row, read = seen["row"].to_numpy(np.intp), seen["read"].to_numpy(np.float64)
     opens = np.diff(row, prepend=-1) != 0
-    before = np.where(opens, seen["first_token"].to_numpy(np.float64), np.concatenate([[0.0], told[:-1]]))
+    before = np.where(opens, seen["first_token"].to_numpy(np.float64), np.concatenate([[0.0], read[:-1]]))
     delivered = seen["delivered"].to_numpy(np.int64)
     brings = delivered > 0
     waits = np.zeros(int(delivered.sum()))
-    waits[np.cumsum(delivered[brings]) - 1] = np.maximum(told - before, 0.0)[brings]
+    waits[np.cumsum(delivered[brings]) - 1] = np.maximum(read - before, 0.0)[brings]
     return waits, np.repeat(row, delivered)
 
 
@@ -79,7 +77,7 @@ def _own_quantiles(values: FloatArray, row: NDArray[np.intp], rows: int, shares:
 def percentiles(
     served: pd.DataFrame, rounds: pd.DataFrame, steps: pd.DataFrame, *, seed: int = 0
 ) -> dict[str, dict[str, Any] | None]:
-    """PERCENTILES over requests, of ITL over tokens, with intervals over prompts; None where too few were seen."""
+    """Percentiles over requests, of ITL over tokens, with intervals over prompts; None where too few were seen."""
     _, names = np.unique(served["name"].to_numpy(str), return_inverse=True)  # numbers are sorted faster
     waits, row = gaps(served, rounds, steps)
     samples = {name: (values, names) for name, values in latencies(served).items()} | {"itl": (waits, names[row])}

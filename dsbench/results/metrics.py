@@ -1,4 +1,4 @@
-"""From a cell's records to its numbers: what every key of a summary means is defined here and nowhere else.
+"""From a cell's records to its numbers: a summary's keys, which `columns` declares, are computed here.
 
 Takes the tables steps, rounds and requests of all repeats; only measured requests and their rounds count. Repeats of a
 prompt are averaged inside it, then prompts are resampled. Rates are {value, low, high, n}, or None where nothing was
@@ -14,37 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsbench.errors import UsageError
+from dsbench.results.cells import StoredCell
+from dsbench.results.columns_rounds import ROUNDS
 from dsbench.results.latency import SPEEDS, latencies, percentiles, user_speeds
 from dsbench.results.open_loop import open_flags, open_rates
-from dsbench.results.store import StoredCell
+from dsbench.results.step_numbers import measured_steps, step_numbers
 from dsbench.stats.intervals import Held, Interval, quantile_of, ratio_of_sums
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PHASES = ("draft", "plan", "pack", "verify", "accept", "commit")
-ROUND_KEYS = (
-    "tau",
-    "accepted",
-    "window",
-    "ceiling",
-    "ceiling_seen",
-    "utilisation",
-    "acceptance_of_drafted",
-    "acceptance_of_scheduled",
-    "acceptance_by_depth",
-    "window_counts",
-    "flips_per_1000",
-)
+ROUND_KEYS = tuple(c.name for c in ROUNDS if c.name not in ("rounds", "repetition", "workloads"))
 HELD_COLUMNS = ("name", "output_tokens", "admitted", "finished", "rep")
 LEAST_FULL = 0.95
-DRIFT_LIMIT = 0.05
 MOST_IDLE = 0.05
 AFTER_A_FAILURE = "came after a failure, windows fixed since"
 MOST_BEYOND = 0.05  # of steps, outside what the cost table was measured at
 DRIFTS = "step time drifts by"
 MOST_ERROR = 0.25  # of a step's predicted time, the median: a table that is further off plans for another machine
-DRIFT_STEPS = 8  # fewer full steps in a repeat than this say nothing of drift
 
 Rate = dict[str, Any] | None
 
@@ -78,7 +65,7 @@ def cell_summary(
         **_request_rates(served, batch, seed),
         **percentiles(served, seen, steps, seed=seed),
         **_round_rates(seen, block, seed),
-        **_step_numbers(_measured_steps(steps, seen), None if open_loop else batch),
+        **step_numbers(measured_steps(steps, seen), None if open_loop else batch),
     }
     body |= open_rates(served, steps) if open_loop else {}
     body |= _user_speeds(served, body, batch)
@@ -171,11 +158,11 @@ def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any
     tokens = served["output_tokens"].to_numpy(np.float64)
     after_first = np.where(tokens > 1, (served["finished"] - served["first_token"]).to_numpy(np.float64), 0.0)
     sums = _per_prompt(served, {"later": tokens - 1, "after": after_first})
-    written, held = held_slots(served).means()
+    written, residence = held_slots(served).means()
     moving = sums[sums["after"] > 0]
     speeds = (moving["later"] / moving["after"]).to_numpy(np.float64)
     return {
-        "throughput": _rate(ratio_of_sums(written, held, scale=batch, seed=seed)),
+        "throughput": _rate(ratio_of_sums(written, residence, scale=batch, seed=seed)),
         "user_speed": _rate(ratio_of_sums(sums["later"], sums["after"], seed=seed)),
         "user_speed_p10": _rate(quantile_of(speeds, 0.1, seed=seed)),
     }
@@ -184,8 +171,8 @@ def _request_rates(served: pd.DataFrame, batch: int, seed: int) -> dict[str, Any
 def _user_speeds(served: pd.DataFrame, body: Mapping[str, Any], batch: int) -> dict[str, float | None]:
     """The definitions of other tools, beside `user_speed`; None where none can be said."""
     rate, tokens = body["throughput"], served["output_tokens"].to_numpy(np.float64)
-    whole = float("nan") if rate is None else rate["value"]
-    found = user_speeds(tokens, latencies(served), throughput=whole, concurrency=batch)
+    overall = float("nan") if rate is None else rate["value"]
+    found = user_speeds(tokens, latencies(served), throughput=overall, concurrency=batch)
     return {name: found[name] if np.isfinite(found[name]) else None for name in SPEEDS[1:]}
 
 
@@ -234,7 +221,7 @@ def _round_rates(seen: pd.DataFrame, block: int, seed: int) -> dict[str, Any]:
 def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]:
     """For each depth: of the drafts judged there whose predecessors all matched, the share that matched.
 
-    Judged: the whole block where its ceiling was seen, else the window, as far as the text goes: a round that ends its
+    Judged: the full block where its ceiling was seen, else the window, as far as the text goes: a round that ends its
     text on an accepted draft says nothing of those after it. Never both: under the block rule they are two judgements
     of one round, and neither bounds the other.
     """
@@ -253,82 +240,3 @@ def _by_depth(seen: pd.DataFrame, block: int, seed: int) -> list[dict[str, Any]]
         found = _rate(ratio_of_sums(sums["hits"], sums["tried"], seed=seed))
         rows.append({"depth": depth, "trials": int(tried.sum()), "rate": found})
     return rows
-
-
-def _measured_steps(steps: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
-    """Steps in which a measured request took part; all of them where no round was recorded."""
-    table = steps if "rep" in steps else steps.assign(rep=0)
-    if seen.empty:
-        return table
-    return table.merge(seen[["rep", "step"]].drop_duplicates(), on=["rep", "step"], how="inner")
-
-
-def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
-    """Numbers of the steps whose `batch` seats were all taken; `full_steps` is their share. None: all with a request.
-
-    Where rounds overlap, a request that has ended holds its seat until that is known: the step is one of `batch`.
-    """
-    taken = steps["occupied" if "occupied" in steps and batch is not None else "requests"]
-    full = steps[taken == batch] if batch is not None else steps[taken > 0]
-    share = (len(full) / len(steps) if len(steps) else 0.0) if batch is not None else None
-    body: dict[str, Any] = {"steps": len(steps), "full_steps": share}
-    body |= dict(zip(("fallback_steps", "fallback"), fallbacks(steps), strict=True))
-    if full.empty:
-        return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
-    seconds, rows = full["seconds"].to_numpy(np.float64), full["rows"].to_numpy(np.float64)
-    p10, p50, p90 = (float(q) for q in np.quantile(seconds, [0.1, 0.5, 0.9]))
-    shares = {name: float(full[f"{name}_seconds"].sum() / seconds.sum()) for name in PHASES}
-    return body | {
-        "step_seconds": {"p10": p10, "p50": p50, "p90": p90, "n": len(full)},
-        "phase_share": shares | {"other": 1.0 - sum(shares.values())},
-        "rows_per_step": float(rows.mean()),
-        "padding_share": float(full["padding"].sum() / full["tier"].sum()),
-        "idle_share": float(full["idle_seconds"].sum() / seconds.sum()) if "idle_seconds" in full else None,
-        "extrapolated_share": float(full["extrapolated"].astype(bool).mean()),
-        "missed_steps": int((full["misses"] > 0).sum()),
-        "compiled_steps": int((full["compiles"] > 0).sum()),
-        "predicted_error": _predicted_error(full),
-        "drift": _drift(full) if batch is not None else None,
-    }
-
-
-def fallbacks(steps: pd.DataFrame) -> tuple[int, str]:
-    """How many steps came after a failure of what chooses windows, and what failed; (0, "") where nothing did."""
-    if "fallback" not in steps:
-        return 0, ""
-    said = [text for text in steps["fallback"] if text]
-    return len(said), said[0] if said else ""
-
-
-def round_seconds(steps: pd.DataFrame) -> NDArray[np.float64]:
-    """Seconds of each step without the prompts that ran in it, where rounds overlap: what a cost table predicts."""
-    seconds = steps["seconds"].to_numpy(np.float64)
-    return seconds - steps["prefill_seconds"].to_numpy(np.float64) if "prefill_seconds" in steps else seconds
-
-
-def _predicted_error(full: pd.DataFrame) -> dict[str, Any] | None:
-    """Median of |predicted / measured - 1| and of its signed form; None for an arm without a cost table."""
-    ratio = full["predicted_seconds"].to_numpy(np.float64) / round_seconds(full)
-    ratio = ratio[np.isfinite(ratio)]
-    if not len(ratio):
-        return None
-    return {"median": float(np.median(np.abs(ratio - 1))), "bias": float(np.median(ratio - 1)), "n": len(ratio)}
-
-
-def _drift(full: pd.DataFrame) -> dict[str, Any] | None:
-    """Median step time in the last quarter of a repeat over that in its first, -1; the median over repeats.
-
-    Where all steps were foreseen, by the cost table, times are those over what was foreseen: an arm may choose shorter
-    rounds than before.
-    """
-    changes = []
-    for _, part in full.sort_values("step").groupby("rep"):
-        seconds, quarter = round_seconds(part), len(part) // 4
-        foreseen = part["predicted_seconds"].to_numpy(np.float64)
-        seconds = seconds / foreseen if (foreseen > 0).all() else seconds
-        if len(part) >= DRIFT_STEPS:
-            changes.append(float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]) - 1))
-    if not changes:
-        return None
-    change = float(np.median(changes))
-    return {"change": change, "drifts": abs(change) > DRIFT_LIMIT, "repeats": len(changes)}

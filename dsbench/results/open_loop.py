@@ -36,8 +36,8 @@ def open_rates(served: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
         written, length = written + float(inside.sum()), length + end - first
         came, spans = came + len(own) - 1, spans + last - first
     tokens, later = served["output_tokens"].sum(), served["output_tokens"].sum() - len(served)
-    whole = written * tokens / later if later else float(tokens)
-    rate = whole / length if length else None
+    every = written * tokens / later if later else float(tokens)
+    rate = every / length if length else None
     waits = (served["admitted"] - served["arrived"]).to_numpy(np.float64)
     return {
         "throughput": None if rate is None else Interval(rate, None, None, int(served["rep"].nunique())).json(),

@@ -11,9 +11,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from dsbench.results.metrics import AFTER_A_FAILURE, fallbacks, held_slots, measured
+from dsbench.results.cells import Cell
+from dsbench.results.metrics import AFTER_A_FAILURE, held_slots, measured
 from dsbench.results.open_loop import open_rates
-from dsbench.results.store import Cell
+from dsbench.results.step_numbers import fallbacks
 from dsbench.sweep.order import Measured, Task
 from dsbench.writing import note
 

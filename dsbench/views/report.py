@@ -7,33 +7,37 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsbench.analysis.gains import gains, main_arm, points_by_workload
 from dsbench.errors import IncompleteRun
 from dsbench.profiles.cost import load_cost_table
+from dsbench.results.cells import StoredCell
 from dsbench.results.completeness import begun, missing_cells, missing_text
 from dsbench.results.labels import by_setting, conditions, finished_cells, loud_label
-from dsbench.results.store import RunStore, StoredCell, write_atomically
-from dsbench.views.plots_style import style
-from dsbench.views.report_checks import (
-    condition_list,
-    flags_section,
-    memory_section,
-    prediction_section,
-    reading_section,
-)
-from dsbench.views.report_headline import against, main_arm, points_by_workload, sentences
+from dsbench.results.store import RunStore, write_atomically
+from dsbench.views.against import simulated_section
+from dsbench.views.break_even import break_even_section
+from dsbench.views.budget.section import budget_section
+from dsbench.views.frontier.section import frontier_section
+from dsbench.views.memory import memory_section
+from dsbench.views.prediction import prediction_section
+from dsbench.views.report_conditions import condition_list, flags_section, reading_section
+from dsbench.views.report_headline import sentences
 from dsbench.views.report_html import as_html
 from dsbench.views.report_markdown import as_markdown
-from dsbench.views.report_parts import Report, Section
-from dsbench.views.report_sections import Scene, budget_section, frontier_section, ledger_section, waterfall_section
-from dsbench.views.report_simulated import simulated_section
+from dsbench.views.report_parts import Report, Scene, Section
+from dsbench.views.style import style
+from dsbench.views.waterfall import waterfall_section
 from dsbench.writing import file_to_write
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+SECTIONS = (frontier_section, budget_section, waterfall_section, break_even_section)  # of each setting, in this order
 
 
 def write_report(folder: Path, *, out: Path | None, markdown: bool, partial: bool) -> None:
@@ -94,8 +98,13 @@ def make_report(store: RunStore, *, partial: bool = False, pictures: bool = True
             suffix = f"-{number}" if len(groups) > 1 else ""
             scene = _scene(group, run, setting, loud, Path(room) if pictures else None, suffix, tiers)
             lead = f"{setting}: " if suffix else ""
-            headline += [lead + line for line in sentences(group, scene.points, scene.arm, scene.against)]
-            parts = [frontier_section(scene), budget_section(scene), waterfall_section(scene), ledger_section(scene)]
+            headline += [lead + line for line in sentences(group, scene.points, scene.arm, scene.gains)]
+            parts = [
+                frontier_section(scene),
+                budget_section(scene),
+                waterfall_section(scene),
+                break_even_section(scene),
+            ]
             simulated = (run.get("labels") or {}).get("simulated")
             parts.append(simulated_section(scene, store) if simulated else prediction_section(scene, store))
             sections += [_named(part, setting if suffix else "") for part in parts]
@@ -132,17 +141,11 @@ def _scene(
         tiers=tiers,
         points=points,
         arm=arm,
-        against=against(group, points, arm),
+        gains=gains(group, points, arm),
     )
 
 
 def _named(section: Section, setting: str) -> Section:
     if not setting:
         return section
-    return Section(
-        id=section.id,
-        title=f"{section.title}: {setting}",
-        text=section.text,
-        pictures=section.pictures,
-        tables=section.tables,
-    )
+    return replace(section, title=f"{section.title}: {setting}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from dsbench.views.report_parts import Picture, Report, Table, as_csv, is_number, is_numeric, shown
+from dsbench.views.report_parts import Picture, Report
+from dsbench.views.tables import Table, as_csv, is_number, is_numeric
 
 TEMPLATE = "report.html.jinja"
 
@@ -23,7 +24,6 @@ def as_html(report: Report) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "shown": shown,
         "is_number": is_number,
         "is_numeric": is_numeric,
         "csv_data": csv_data,

@@ -1,15 +1,17 @@
-"""What a report is made of: sections of sentences, pictures and tables, and the same values as text and as CSV."""
+"""What a report is made of: sections of sentences, pictures and tables; and the cells that a section is of."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from dsbench.stats.intervals import Interval
-
-Value = str | int | float | Interval | None
+from dsbench.analysis.frontier import Point
+from dsbench.analysis.gains import Gains
+from dsbench.results.cells import StoredCell
+from dsbench.results.labels import arm_names, arm_rank
+from dsbench.views.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,17 +21,6 @@ class Picture:
     name: str
     svg: str
     alt: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """`name`: of its CSV file. A row holds a value a head. `short`: also in the Markdown report."""
-
-    name: str
-    caption: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,63 +46,28 @@ class Report:
     sections: tuple[Section, ...]
 
 
-def shown(value: Value) -> str:
-    """About three significant figures; an interval in brackets behind its value; a dash where there is none."""
-    if isinstance(value, Interval):
-        if value.low is None or value.high is None:
-            return shown(value.value)
-        return f"{shown(value.value)} [{shown(value.low)}, {shown(value.high)}]"
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return f"{value:,}"
-    return number(value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The cells of one setting, and how its pictures are labelled. `suffix` tells settings apart in names."""
 
+    cells: Sequence[StoredCell]
+    run: Mapping[str, Any]
+    lines: tuple[str, ...]
+    loud: str
+    folder: Path | None  # where pictures are drawn before they are taken in; None: none are drawn
+    suffix: str
+    tiers: tuple[int, ...] | None  # of the cost table
+    points: Mapping[str, Sequence[Point]]
+    arm: str  # that the report is about
+    gains: Sequence[Gains]
 
-def number(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    text = f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"
-    return text.lstrip("-") if float(text) == 0 else text
+    def pictures(self, draw: Callable[[Path], Sequence[Path]], alt: str) -> tuple[Picture, ...]:
+        """The SVGs that `draw` writes into a folder, with the conditions behind the alt text."""
+        paths = () if self.folder is None else draw(self.folder)
+        said = f"{alt} {'; '.join(part for part in (self.loud, *self.lines) if part)}."
+        return tuple(Picture(name=path.stem, svg=path.read_text(encoding="utf-8"), alt=said) for path in paths)
 
-
-def is_number(value: Value) -> bool:
-    return value is not None and not isinstance(value, str)
-
-
-def is_numeric(table: Table, column: int) -> bool:
-    return any(is_number(row[column]) for row in table.rows)
-
-
-def as_csv(table: Table) -> str:
-    """Full precision; a column of intervals becomes three: the value, _low and _high."""
-    wide = [any(isinstance(row[i], Interval) for row in table.rows) for i in range(len(table.heads))]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name for head, spread in zip(table.heads, wide, strict=True) for name in _columns(head, spread)])
-    for row in table.rows:
-        writer.writerow([cell for value, spread in zip(row, wide, strict=True) for cell in _cells(value, spread)])
-    return out.getvalue()
-
-
-def _columns(head: str, spread: bool) -> list[str]:
-    return [head, f"{head}_low", f"{head}_high"] if spread else [head]
-
-
-def _cells(value: Value, spread: bool) -> list[Value]:
-    if isinstance(value, Interval):
-        return [value.value, value.low, value.high]
-    return [value, None, None] if spread else [value]
-
-
-def interval_of(rate: dict[str, float | int | None] | None) -> Interval | None:
-    """A rate of a cell's summary, {value, low, high, n}, as an Interval."""
-    if rate is None or rate["value"] is None:
-        return None
-    n = rate.get("n")
-    return Interval(float(rate["value"]), rate["low"], rate["high"], 0 if n is None else int(n))
+    def ordered(self) -> list[StoredCell]:
+        """The cells in the order of tables."""
+        names = arm_names(self.cells)
+        return sorted(self.cells, key=lambda c: (c.cell.workload, c.cell.batch, arm_rank(names[c.folder])))

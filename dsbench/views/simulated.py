@@ -8,21 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from dsbench.analysis.summary import SUMMARY, write_summary
-from dsbench.analysis.waterfall import PARTS
 from dsbench.deploy.replay import refuse_unlike, say_short
 from dsbench.errors import UsageError
-from dsbench.results.labels import LOUD, arm_rank, finished_cells, workload_text
+from dsbench.results.labels import LOUD, arm_rank, finished_cells
 from dsbench.results.store import RunStore, write_atomically
 from dsbench.settings import resolve
-from dsbench.simulate.against import KEPT, Errors, Miss, as_json, by_arm, errors, misses
+from dsbench.simulate.against import KEPT, Miss, as_json, misses
 from dsbench.simulate.plan import plan_simulation, simulate
-from dsbench.views.summary import print_summary
+from dsbench.views.against import OFF, TITLE, arms_table, cells_table, total
+from dsbench.views.show import print_summary
+from dsbench.views.tables import console, on_terminal
 from dsbench.writing import note
 
 TAKEN = (
@@ -38,11 +34,7 @@ TAKEN = (
     "trace",
     "start",
 )
-NOTE = (
-    "Error: simulated / measured throughput - 1. Parts: change of the time a token from measured to simulated, in "
-    "percent of the measured, which add up; + means that the simulation takes longer there. Prefill and rounds of arms "
-    "without samples of their own are priced by verify passes of as many rows. * shares no prompt with the run."
-)
+UNPAIRED = "shared prompts 0: the cells were compared without pairing."
 
 
 def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path, as_json: bool) -> None:
@@ -71,7 +63,7 @@ def run_simulation(given: Mapping[str, Any], *, against: Path | None, out: Path,
     if not as_json:
         print_summary(out)
     if measured is not None:
-        _tell(misses(store.cells(), finished_cells(measured)), measured, store, as_json)
+        _print_errors(misses(store.cells(), finished_cells(measured)), measured, store, as_json)
 
 
 def _clear(out: Path) -> None:
@@ -103,54 +95,13 @@ def _of_run(store: RunStore, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _tell(found: list[Miss], measured: RunStore, store: RunStore, json_wanted: bool) -> None:
+def _print_errors(found: list[Miss], measured: RunStore, store: RunStore, json_wanted: bool) -> None:
     body = as_json(found, measured.folder.name)
     write_atomically(store.folder / KEPT, json.dumps(body, indent=2) + "\n")
     if json_wanted:
         print(json.dumps(body, indent=2))
         return
-    console = Console()
-    console = console if console.is_terminal else Console(width=118)
-    console.print(errors_table(found, measured.folder.name))
-    whole = errors(found)
-    print(
-        f"simulated against {measured.folder.name}: {whole.cells} cells, median error {whole.median:.1%}, 95% within "
-        f"{whole.p95:.1%}, bias {whole.bias:+.1%}"
-    )
-
-
-def errors_table(found: list[Miss], name: str) -> Table:
-    """A row a cell, then one an arm."""
-    table = Table(
-        title=escape(f"Simulated against {name}"),
-        box=box.HORIZONTALS,
-        padding=0,
-        caption_justify="left",
-        caption=f"[bold red]{LOUD['simulated']}[/bold red]\n{NOTE}",
-    )
-    table.add_column("workload", overflow="fold", min_width=8, max_width=14)
-    for head in ("R", "arm", "measured\ntokens/s", "simulated", "error", *(p.replace(" ", "\n") for p in PARTS)):
-        table.add_column(head, justify="left" if head == "arm" else "right")
-    for i, one in enumerate(found):
-        closes = i + 1 == len(found) or (found[i + 1].workload, found[i + 1].batch) != (one.workload, one.batch)
-        table.add_row(
-            escape(workload_text(one.workload)),
-            str(one.batch),
-            one.arm + ("" if one.prompts else " *"),
-            f"{one.measured:,.0f}",
-            f"{one.simulated:,.0f}",
-            f"{one.error:+.1%}",
-            *_parts(one.parts),
-            end_section=closes,
-        )
-    for arm, mean in by_arm(found).items():
-        table.add_row("all", "", arm, "", f"{mean.cells} cells", _size(mean), *_parts(mean.parts))
-    return table
-
-
-def _size(one: Errors) -> str:
-    return f"{one.median:.1%}\np95 {one.p95:.1%}"
-
-
-def _parts(parts: Mapping[str, float]) -> list[str]:
-    return [f"{100 * parts[name]:+.1f}" for name in PARTS]
+    notes, loud = [OFF, UNPAIRED], LOUD["simulated"]
+    for table in (cells_table(body), arms_table(body)):
+        console().print(on_terminal(table, f"{TITLE}: {table.caption}", notes, loud=loud))
+    print(total(body))

@@ -14,14 +14,14 @@ def step(requests, budget, rows, tier):
 
 def test_rows_add_up_to_the_tier_and_those_after_a_tiers_first_fill_it():
     found = rows_of(pd.DataFrame([step(2, 4, 6, 8), step(2, 0, 2, 4), step(0, 0, 0, 4)]), (4, 8, 16))
-    assert found == Rows(anchor=1.0, scheduled=0.75, free=0.25, seen=0.0, padding=1.0)
+    assert found == Rows(anchor=1.0, scheduled=0.75, filler=0.25, seen=0.0, padding=1.0)
     inside = rows_of(pd.DataFrame([step(2, 2, 4, 4)]), (4, 8))
-    assert inside == Rows(anchor=1.0, scheduled=0.0, free=1.0, seen=0.0, padding=0.0)
+    assert inside == Rows(anchor=1.0, scheduled=0.0, filler=1.0, seen=0.0, padding=0.0)
 
 
 def test_rows_past_the_window_are_apart_and_without_tiers_none_is_free():
     found = rows_of(pd.DataFrame([step(2, 4, 12, 12)]), None)
-    assert found == Rows(anchor=1.0, scheduled=2.0, free=0.0, seen=3.0, padding=0.0)
+    assert found == Rows(anchor=1.0, scheduled=2.0, filler=0.0, seen=3.0, padding=0.0)
     assert rows_of(pd.DataFrame([step(0, 0, 0, 4)]), None) is None
 
 

@@ -16,14 +16,13 @@ from compare_command import dsbench  # noqa: F401
 from synthetic_run import make_cell, write_synthetic_run
 
 from dsbench.analysis.compare import compare
-from dsbench.analysis.summary import RATES
-from dsbench.results.explain_terms import TERMS
-from dsbench.results.latency import SPEEDS
+from dsbench.results.columns import COLUMNS, from_source
 from dsbench.results.metrics import held_in, held_slots
 from dsbench.results.store import RunStore
 from dsbench.views.explain import explain
 
 ROOT = Path(__file__).parents[2]
+LEAST = {c.name: 1 for c in from_source("summary") if c.always}  # what no finished cell lacks
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +164,9 @@ def test_two_cells_of_one_place_are_refused(tmp_path):
     run.write_run({})
     for lag in (0, 2):
         run.cell_folder(f"c{lag}").mkdir()
-        run.write_cell(f"c{lag}", make_cell("compact", 1, "math", lag=lag), {}, [])
+        run.write_cell(f"c{lag}", make_cell("compact", 1, "math", lag=lag), LEAST, [])
     run.cell_folder("n").mkdir()
-    run.write_cell("n", make_cell("none", 1, "math"), {}, [])
+    run.write_cell("n", make_cell("none", 1, "math"), LEAST, [])
     code, _, err = dsbench("compare", "r:none", "r:compact", home=tmp_path)
     assert code == 6 and "two cells of compact at batch 1 on math, which differ in lag" in err
 
@@ -185,18 +184,16 @@ def test_noise_is_kept_for_this_machine_and_used(base, tmp_path):
     assert dsbench("noise", "absent", home=tmp_path)[0] == 2
 
 
-def test_every_number_of_the_table_is_explained():
-    names = """padding_share vs_static acceptance-by-depth TPOT ITL E2E goodput zombie-rows draft-share noise-band
-        accepted-length offered_rate served_rate queue_wait goodput_tokens burstiness utility p99 compact:latency
-        request-rate"""
-    for name in (*RATES, *SPEEDS, *names.split()):
+def test_what_tables_and_others_call_a_number_is_explained():
+    names = """padding vs_static acceptance-by-depth TPOT ITL E2E goodput zombie-rows draft-share noise-band p99
+        accepted-length burstiness utility compact:latency request-rate break-even speed-up memory R"""
+    for name in names.split():
         assert "[" in explain(name).splitlines()[0]
-    assert all(term.unit and term.formula for term in TERMS.values())
 
 
 def test_explain_lists_all_and_offers_near_names(tmp_path):
     code, out, _ = dsbench("explain", home=tmp_path)
-    assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(TERMS)
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [c.name for c in COLUMNS]
     code, _, err = dsbench("explain", "thruput", home=tmp_path)
     assert code == 2 and "near it: throughput" in err and err.count("\n") == 1
 

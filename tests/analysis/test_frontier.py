@@ -9,8 +9,9 @@ from synthetic_run import make_cell, write_synthetic_run
 
 from dsbench.analysis.frontier import Point, against_best, crossings, dominators, envelope, gain_at, points_of
 from dsbench.errors import UsageError
-from dsbench.views.frontier_table import show_frontier, standing, turns
-from dsbench.views.plots_frontier import legend_columns
+from dsbench.views.frontier.picture import legend_columns
+from dsbench.views.frontier.section import show_frontier
+from dsbench.views.frontier.tables import standing, turns
 
 
 def point(arm, batch, speed, throughput, spread=0.001, prompts=9):

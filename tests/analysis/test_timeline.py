@@ -24,7 +24,8 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.watch.timeline import Span, Timeline
-from dsbench.views.plots_timeline import draw_timeline
+from dsbench.views.numbers import number
+from dsbench.views.timeline import draw_timeline
 
 HOST = {
     "overlapped": {"plan", "draft", "verify", "wait"},
@@ -171,7 +172,7 @@ def test_the_picture_has_both_runs_and_their_idle_sums(views, tmp_path):
     assert pixels.shape[1] == 1605 and 0.01 < (pixels < 0.98).any(-1).mean() < 0.7
     svg = paths[1].read_text()
     for shown in views:
-        assert f"{shown.idle * 1e3:.3f} ms idle in 12 rounds" in svg and f"{shown.idle_share:.1%}" in svg
+        assert f"{number(shown.idle * 1e3)} ms idle in 12 rounds" in svg and f"{shown.idle_share:.1%}" in svg
     for text in ("overlap on", "overlap off", "RANDOM WEIGHTS", "Virtual GPU", "device", "host", "time [ms]"):
         assert text in svg
 

@@ -1,4 +1,4 @@
-"""The waterfall and the ledger of an engine of a known law equal their closed forms; so do the cell's own numbers."""
+"""The waterfall and break-even of an engine of a known law equal their closed forms; so do the cell's own numbers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ from staircase_run import (
 from synthetic_run import make_cell, write_synthetic_run
 
 from dsbench.analysis.accounts import account, account_of
-from dsbench.analysis.waterfall import PARTS, ledger, waterfalls
+from dsbench.analysis.break_even import break_even
+from dsbench.analysis.waterfall import PARTS, waterfalls
 from dsbench.errors import UsageError
-from dsbench.views.waterfall_table import chosen, ledger_table, needed_text, waterfall_table
+from dsbench.views.break_even import TITLE, break_even_table, needed_text
+from dsbench.views.tables import chosen, on_terminal
+from dsbench.views.waterfall import waterfall_table
 
 MODES, BATCHES = ("none", "static:1", "static:3", "static"), (1, 3, 8)
 
@@ -116,13 +119,14 @@ def test_a_waterfall_equals_its_closed_form(run):
     assert fall.after.value == pytest.approx(3e3 / other.throughput)
 
 
-def test_the_ledger_equals_its_closed_form_and_says_what_acceptance_pays(run):
-    entries = {(e.arm, e.batch): e for e in ledger(run.cells())}
+def test_break_even_equals_its_closed_form_and_says_what_acceptance_pays(run):
+    entries = {(e.arm, e.batch): e for e in break_even(run.cells())}
     assert set(entries) == {(mode, batch) for mode in MODES[1:] for batch in BATCHES}
-    entry, plain, want = entries["static", 8], law(8, 0), law(8, BLOCK)
-    step, base = want.step, plain.step
+    entry, bare, want = entries["static", 8], law(8, 0), law(8, BLOCK)
+    step = want.step + 8 / 9 * BETWEEN
+    base = bare.step + 8 / 9 * BETWEEN
     assert entry.draft.value == pytest.approx(1e3 * DRAFT)
-    assert entry.plain.value == pytest.approx(1e3 * base)
+    assert entry.no_draft.value == pytest.approx(1e3 * base)
     assert entry.saved.value == pytest.approx(1e3 * (want.tau * base - step))
     assert entry.needed.value == pytest.approx(step / base)
     assert entry.acceptance_needed == pytest.approx((step / base - 1) / BLOCK)
@@ -186,29 +190,29 @@ def test_runs_without_their_rounds_are_taken_apart_as_well(tmp_path, run):
 def test_tables_and_refusals(run):
     text = io.StringIO()
     falls = waterfalls(chosen(run.cells(), "toy", "3:8"), "none", "static")
-    Console(file=text, width=118).print(waterfall_table(falls, run))
+    Console(file=text, width=118).print(on_terminal(waterfall_table(falls)))
     assert [fall.batch for fall in falls] == [3, 8]
-    for part in ("accepted", "padding", "SYNTHETIC DATA", f"{falls[0].before.value:.1f}", "coupled, T=1"):
+    for part in ("accepted", "padding", f"{falls[0].before.value:.1f}", "static"):
         assert part in text.getvalue()
-    Console(file=text, width=118).print(ledger_table(ledger(run.cells()), run))
+    Console(file=text, width=118).print(on_terminal(break_even_table(break_even(run.cells())), TITLE))
     assert "Break-even" in text.getvalue() and "…" not in text.getvalue()
     for call in (
         lambda: waterfalls(run.cells(), "none", "compact"),
         lambda: waterfalls(run.cells(), "none", "none"),
         lambda: chosen(run.cells(), "", "5"),
         lambda: chosen(run.cells(), "poetry", ""),
-        lambda: ledger([c for c in run.cells() if c.cell.mode == "none"]),
+        lambda: break_even([c for c in run.cells() if c.cell.mode == "none"]),
     ):
         with pytest.raises(UsageError):
             call()
 
 
-def test_a_ledger_without_plain_decoding_has_no_break_even(run):
-    entries = ledger([c for c in run.cells() if c.cell.mode == "static"])
+def test_a_run_without_arm_none_has_no_break_even(run):
+    entries = break_even([c for c in run.cells() if c.cell.mode == "static"])
     assert {(e.saved, e.needed, e.acceptance_needed) for e in entries} == {(None, None, None)}
     assert entries[0].draft.value == pytest.approx(1e3 * DRAFT)
 
 
-@pytest.mark.parametrize(("acceptance", "words"), [(None, "no data"), (-0.37, "any"), (0.0, "any"), (0.12, "12%")])
+@pytest.mark.parametrize(("acceptance", "words"), [(None, "–"), (-0.37, "any"), (0.0, "any"), (0.12, "12%")])
 def test_drafts_that_pay_at_any_acceptance_are_said_to(acceptance, words):
     assert needed_text(acceptance) == words

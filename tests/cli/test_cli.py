@@ -212,14 +212,14 @@ def test_a_sweep_runs_resumes_and_plots_on_a_tiny_model(model, tmp_path, unpaint
     parts, change = fall["parts_ms"], fall["after_ms"]["value"] - fall["before_ms"]["value"]
     assert sum(part["value"] for part in parts.values()) == pytest.approx(change)
     assert abs(parts["residual"]["value"]) < 0.05 * fall["before_ms"]["value"]
-    ledger = json.loads(dsbench("ledger", "run", "--json", home=tmp_path).stdout)
+    ledger = json.loads(dsbench("break-even", "run", "--json", home=tmp_path).stdout)
     assert {entry["arm"] for entry in ledger} == {"static", "compact", "cap-accept"}
-    for command in ("waterfall", "ledger", "frontier"):
+    for command in ("waterfall", "break-even", "frontier"):
         told = dsbench(command, "run", home=tmp_path)
         assert told.returncode == 0 and "coupled, T=1" in told.stdout, told.stderr
     refused(dsbench("waterfall", "run", "--to", "mtp:1", home=tmp_path), 2, "not in this run", "cap-accept")
     refused(dsbench("frontier", "run", "--base", "mtp:1", home=tmp_path), 2, "not in this run")
-    refused(dsbench("ledger", "run", "--batch", "7", home=tmp_path), 2, "no data at batch 7")
+    refused(dsbench("break-even", "run", "--batch", "7", home=tmp_path), 2, "no data at batch 7")
 
 
 def test_sweeps_refuse_what_would_mislead(model, tmp_path):
@@ -399,7 +399,7 @@ def test_commands_that_run_no_model_load_no_torch(tmp_path):
         ("report", run.folder, "--markdown"),
         ("waterfall", run.folder, "--from", "none"),
         ("frontier", run.folder),
-        ("ledger", run.folder),
+        ("break-even", run.folder),
         ("explain", "tau"),
         ("simulate", "--help"),
         ("workloads", "list"),

@@ -18,7 +18,8 @@ from step_rows import a_step
 from synthetic_run import make_cell
 
 from dsbench.results.contamination import repeat_flags
-from dsbench.results.metrics import _step_numbers, cell_summary, held_slots
+from dsbench.results.metrics import cell_summary, held_slots
+from dsbench.results.step_numbers import step_numbers
 from dsbench.results.store import RunStore
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.stats.intervals import paired_ratio
@@ -40,10 +41,10 @@ def test_l55_a_decode_rate_leaves_the_prompt_out(prefill, monkeypatch):
 def test_l57_kernels_compiled_while_it_is_timed_are_flagged_and_so_is_a_first_window_unlike_the_last():
     steady = [a_step(n) for n in range(16)]
     compiled = pd.DataFrame([steady[0] | {"compiles": 1, "seconds": 31.0}, *steady[1:]])
-    assert _step_numbers(compiled, 2)["compiled_steps"] == 1
+    assert step_numbers(compiled, 2)["compiled_steps"] == 1
     slow_start = pd.DataFrame([a_step(n, seconds=0.3 if n < 4 else 0.1) for n in range(16)])
-    assert _step_numbers(slow_start, 2)["drift"]["drifts"]
-    assert not _step_numbers(pd.DataFrame(steady), 2)["drift"]["drifts"]
+    assert step_numbers(slow_start, 2)["drift"]["drifts"]
+    assert not step_numbers(pd.DataFrame(steady), 2)["drift"]["drifts"]
     assert repeat_flags([{"warm_up": {"flat": False, "steps": 24}}]) == ["not yet flat after 24 steps of warm-up"]
 
 
@@ -106,4 +107,4 @@ def test_l65_a_machine_that_grows_hot_is_seen_and_hits_all_arms_alike():
     hot = [{"machine": {"clock_high": 1980, "clock_low": 1200, "throttled": ["sw thermal slowdown"]}}]
     assert repeat_flags(hot) == ["the clock fell to 61% of its highest", "throttled: sw thermal slowdown"]
     cooling = pd.DataFrame([a_step(n, seconds=0.1 * (1 + n / 16)) for n in range(16)])
-    assert _step_numbers(cooling, 2)["drift"]["change"] > 0.3
+    assert step_numbers(cooling, 2)["drift"]["change"] > 0.3

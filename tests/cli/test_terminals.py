@@ -42,7 +42,7 @@ def start(*arguments, **settings):
     )
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("report", "--markdown"), ("ledger",)])
+@pytest.mark.parametrize("arguments", [("show",), ("report", "--markdown"), ("break-even",)])
 def test_who_stops_reading_ends_the_command_in_peace(run, arguments):
     command = start(arguments[0], run, *arguments[1:])
     command.stdout.close()
@@ -68,7 +68,7 @@ def test_a_terminal_without_unicode_shows_what_it_can(run, arguments, monkeypatc
         ("show",),
         ("waterfall", "--from", "none", "--to", "static"),
         ("frontier", "--arm", "static"),
-        ("ledger",),
+        ("break-even",),
         ("slo", "--slo", "ttft:1s"),
     ],
 )

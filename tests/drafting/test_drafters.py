@@ -24,10 +24,9 @@ from dsbench.drafting.results_file import Timing, load_comparison, unique_names
 from dsbench.errors import EnvironmentRefused, UsageError
 from dsbench.runtime.records import RoundRecord
 from dsbench.stats.intervals import Interval, difference_of_ratios
-from dsbench.views import plots_drafters
-from dsbench.views.drafters_table import csv_rows
-from dsbench.views.plots_draft_time import draw_times
-from dsbench.views.plots_drafters import draw_decay
+from dsbench.views import drafters
+from dsbench.views.draft_time import draw_times
+from dsbench.views.drafters import csv_rows, draw_decay
 
 
 def record(window, accepted, delivered=None):
@@ -192,7 +191,7 @@ def test_names_are_made_unique(tmp_path):
 
 def test_the_picture_draws_each_drafters_values_and_bands(tmp_path, monkeypatch):
     kept: list[Figure] = []
-    monkeypatch.setattr(plots_drafters, "save", lambda figure, out, name, formats: kept.append(figure) or [])
+    monkeypatch.setattr(drafters, "save", lambda figure, out, name, formats: kept.append(figure) or [])
     found = comparison(prompts=12)
     draw_decay(found, tmp_path)
     panels = [axes for axes in kept[0].axes if axes.get_title()]
@@ -222,8 +221,8 @@ def test_the_picture_draws_each_drafters_values_and_bands(tmp_path, monkeypatch)
 
 def test_reading_results_imports_neither_torch_nor_matplotlib():
     code = (
-        "import sys, dsbench.cli.main, dsbench.views.plots_drafters, dsbench.views.drafters_table;"
-        "import dsbench.views.plots_reliability;"
+        "import sys, dsbench.cli.main, dsbench.views.drafters, dsbench.views.draft_time;"
+        "import dsbench.views.reliability;"
         "assert not {'torch', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -315,7 +314,7 @@ def test_times_of_the_block_its_first_drafts_and_the_intake(setting, tmp_path, m
     for t in (t for d in found.drafters for t in d.times):
         assert t.milliseconds.n == 3 and t.milliseconds.value > 0 and t.context == 203  # 300 does not fit this model
         assert t.together == tuple(d.digest for d in found.drafters) and t.executor == "eager"
-    assert "(whole block)" in done.stdout and "timed alone" not in done.stdout
+    assert "(full block)" in done.stdout and "timed alone" not in done.stdout
 
 
 def test_drafters_refuses_in_one_line(setting, tmp_path):

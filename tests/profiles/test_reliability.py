@@ -19,9 +19,8 @@ from dsbench.profiles.calibration_fit import Rounds, fit_calibration
 from dsbench.profiles.calibration_report import CalibrationReport, load_report, reliability_bins, report_rows
 from dsbench.runtime.records import RoundRecord
 from dsbench.runtime.request import Request
-from dsbench.views import plots_reliability
-from dsbench.views.plots_reliability import draw_reliability, wilson
-from dsbench.views.printing import print_report
+from dsbench.views import reliability
+from dsbench.views.reliability import draw_reliability, print_report, wilson
 
 COUPLED = EventKey(rule="coupled", temperature=1.0)
 
@@ -187,7 +186,7 @@ def figures(monkeypatch) -> dict[str, Figure]:
         kept[name] = figure
         return [out / name]
 
-    monkeypatch.setattr(plots_reliability, "save", keep)
+    monkeypatch.setattr(reliability, "save", keep)
     return kept
 
 
@@ -221,7 +220,7 @@ def test_counts_are_drawn_below_and_small_panels_are_loud(figures, tmp_path):
     assert poetry.scores.n < 200
     assert [t.get_text().split()[0] for t in titles] == ["chat", "poetry", "all"]
     assert f"n = {poetry.scores.n}" in titles[1].get_text()
-    assert titles[1].get_color() == plots_reliability.LOUD != titles[0].get_color()
+    assert titles[1].get_color() == reliability.LOUD != titles[0].get_color()
     strip = next(a for a in axes if a.get_ylabel() == "count")
     chat = one(found, workload="chat", method="raw", kind="conditional", depth=0)
     drawn = strip.patches[0].get_data().values

@@ -19,7 +19,8 @@ from dsbench.errors import UsageError
 from dsbench.results.latency import SPEEDS, latencies, user_speeds
 from dsbench.stats.intervals import _weighted_quantiles, quantiles_over
 from dsbench.views.explain import explain
-from dsbench.views.latency_table import answer, latency_table, slo_table
+from dsbench.views.latency import latency_on_terminal
+from dsbench.views.slo import answer, slo_on_terminal
 
 
 def four():
@@ -228,10 +229,10 @@ def test_a_share_whose_interval_holds_the_target_is_marked(run):
     slo, text = parse_slo("ttft:11ms"), io.StringIO()
     found = allowed(run.cells(), slo, target=0.5)
     assert (found[0].shares[1]["low"], found[0].shares[1]["high"]) == (0, 1)
-    Console(file=text, width=140).print(slo_table("r", {}, slo, found))
+    Console(file=text, width=140).print(slo_on_terminal("r", {}, slo, found))
     assert "R 1: 100%  R 4: 50% ~  R 8: 25%" in text.getvalue().replace("\N{NO-BREAK SPACE}", " ")
     text = io.StringIO()
-    Console(file=text, width=140).print(slo_table("r", {}, slo, allowed(run.cells(), slo, target=1.0)))
+    Console(file=text, width=140).print(slo_on_terminal("r", {}, slo, allowed(run.cells(), slo, target=1.0)))
     assert "R 1: 100%  R 4: 50% ~" in text.getvalue().replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -263,5 +264,5 @@ def test_a_runs_own_slo_stands_in_the_table_and_the_csv(tmp_path):
     assert row["goodput_tokens"] == pytest.approx(row["throughput"] / 2)
     assert row["speed_by_concurrency"] == pytest.approx(row["throughput"] / 4)
     text = io.StringIO()
-    Console(file=text, width=118).print(latency_table(store))
+    Console(file=text, width=118).print(latency_on_terminal(store))
     assert "50%" in text.getvalue() and "SYNTHETIC" in text.getvalue() and "…" not in text.getvalue()

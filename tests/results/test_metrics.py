@@ -11,13 +11,17 @@ from rich.console import Console
 from step_rows import a_step  # noqa: F401
 from synthetic_run import BASE, BLOCK, DRAFT, MATCH, PER_REQUEST, PER_ROW, make_cell, write_synthetic_run
 
-from dsbench.analysis.summary import compare_arms, summary_frame, write_summary
+from dsbench.analysis.summary import summary_frame, write_summary
+from dsbench.analysis.versus import compare_arms
 from dsbench.errors import UsageError
+from dsbench.results.columns import from_source
 from dsbench.results.labels import arm_names, arm_rank, conditions, loud_label
 from dsbench.results.metrics import by_workload, cell_summary, held_slots
 from dsbench.results.store import RunStore
 from dsbench.stats.intervals import Held, Interval, halves, paired_ratio, quantile_of, ratio_of_sums, verdict
-from dsbench.views.summary import summary_table
+from dsbench.views.show import summary_tables
+
+LEAST = {c.name: 1 for c in from_source("summary") if c.always}  # what no finished cell lacks
 
 
 def request(number, tokens, admitted, first, finished, *, measured=True, rep=0, name=None, workload="math"):
@@ -126,7 +130,7 @@ def test_step_numbers_are_of_steps_with_a_measured_request(body):
 
 
 @pytest.mark.parametrize(("seats", "share"), [([2, 2], 1.0), ([2, 1], 0.5), (None, 0.5)])
-def test_a_seat_that_an_ended_request_holds_is_taken(seats, share):
+def test_a_slot_of_an_ended_request_is_occupied(seats, share):
     """Without that column, as in runs before there was one, the requests alone count."""
     steps = STEPS.iloc[1:3].assign(requests=[2, 1])
     body = cell_summary(steps if seats is None else steps.assign(occupied=seats), ROUNDS, REQUESTS, batch=2, block=4)
@@ -290,7 +294,7 @@ def test_the_table_says_rule_text_basis_and_labels(tmp_path):
         tmp_path / "r", modes=["static", "compact"], batches=[2], workloads=["chat"], labels={"random_weights": True}
     )
     text = io.StringIO()
-    Console(file=text, width=118).print(summary_table(run))
+    Console(file=text, width=118).print(*summary_tables(run))
     for part in ("coupled, T=1, pinned text", "half of the repeats", "RANDOM WEIGHTS", "compact", "k=G", "dequantised"):
         assert part in text.getvalue()
     assert "…" not in text.getvalue()
@@ -300,7 +304,7 @@ def test_a_run_of_one_cell_has_no_comparisons(tmp_path):
     run = write_synthetic_run(tmp_path / "r", modes=["compact"], batches=[1], workloads=["chat"], repeats=1)
     frame = summary_frame(run)
     assert frame.loc[0, ["vs_static", "vs_none", "vs_fixed"]].isna().all()
-    assert summary_table(run).row_count == 1
+    assert [table.row_count for table in summary_tables(run)] == [1]
 
 
 def test_a_run_without_cells_is_refused_in_words(tmp_path):
@@ -309,7 +313,7 @@ def test_a_run_without_cells_is_refused_in_words(tmp_path):
     with pytest.raises(UsageError, match="no data"):
         summary_frame(run)
     with pytest.raises(UsageError, match="no data"):
-        summary_table(run)
+        summary_tables(run)
 
 
 def test_labels_of_a_run():
@@ -328,7 +332,7 @@ def test_arms_are_named_by_what_tells_them_apart(tmp_path):
     run.write_run({})
     for lag in (0, 2):
         run.cell_folder(f"c{lag}").mkdir()
-        run.write_cell(f"c{lag}", make_cell("compact", 1, "math", lag=lag), {}, [])
+        run.write_cell(f"c{lag}", make_cell("compact", 1, "math", lag=lag), LEAST, [])
     assert sorted(arm_names(run.cells()).values()) == ["compact lag 0", "compact lag 2"]
     modes = ["compact", "static", "none", "static:10", "static:2"]
     assert sorted(modes, key=arm_rank) == ["none", "static:2", "static:10", "static", "compact"]

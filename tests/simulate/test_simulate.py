@@ -36,9 +36,9 @@ from dsbench.simulate.against import errors, misses
 from dsbench.simulate.costs import Costs, load_costs
 from dsbench.simulate.plan import UNTIMED_HOST, UNTIMED_SLOTS, plan_simulation, simulate, target_name
 from dsbench.views.plots import draw_all
-from dsbench.views.plots_waterfall import draw_run
 from dsbench.views.report import make_report
-from dsbench.views.summary import print_summary
+from dsbench.views.show import print_summary
+from dsbench.views.waterfall import draw_run
 
 BLOCK = 7
 

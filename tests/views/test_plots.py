@@ -16,13 +16,13 @@ from dsbench.errors import UsageError
 from dsbench.profiles.fit import CostSample, fit_cost_table
 from dsbench.results.metrics import ROUND_KEYS
 from dsbench.results.store import RunStore
+from dsbench.views.against import draw_against
+from dsbench.views.budget.picture import draw_budgets, planned_cells
+from dsbench.views.cost import draw_cost
+from dsbench.views.frontier.picture import free_corner
 from dsbench.views.plots import draw_all
-from dsbench.views.plots_against import draw_against
-from dsbench.views.plots_budget import draw_budgets, planned_cells
-from dsbench.views.plots_cost import draw_cost
-from dsbench.views.plots_frontier import free_corner
-from dsbench.views.plots_style import arm_styles, style
-from dsbench.views.plots_waterfall import draw_run
+from dsbench.views.style import arm_styles, style
+from dsbench.views.waterfall import draw_run
 
 MIX = "mix:math=1,poetry=1"
 
@@ -214,9 +214,9 @@ def test_simulated_against_measured_is_drawn_with_its_parts(tmp_path):
 
 def test_analysis_imports_neither_torch_nor_pyplot():
     code = (
-        "import sys, dsbench.views.plots, dsbench.views.plots_cost, dsbench.analysis.summary;"
-        "import dsbench.views.plots_waterfall, dsbench.views.frontier_table, dsbench.views.report;"
-        "import dsbench.views.plots_against;"
+        "import sys, dsbench.views.plots, dsbench.views.cost, dsbench.analysis.summary;"
+        "import dsbench.views.waterfall, dsbench.views.frontier.section, dsbench.views.report;"
+        "import dsbench.views.against;"
         "assert not {'torch', 'matplotlib.pyplot', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,16 +17,16 @@ from command import dsbench, refused
 from staircase_run import law, window_of, write_staircase_run
 from synthetic_run import BLOCK, make_cell, write_synthetic_run
 
+from dsbench.analysis.gains import main_arm
 from dsbench.analysis.prediction import by_arm, by_tier, off, over_run, steps_of
 from dsbench.errors import IncompleteRun, UsageError
 from dsbench.results.completeness import missing_cells
 from dsbench.results.store import RunStore
 from dsbench.stats.intervals import Interval
 from dsbench.views.report import make_report, write_report
-from dsbench.views.report_headline import main_arm
 from dsbench.views.report_html import as_html
 from dsbench.views.report_markdown import as_markdown
-from dsbench.views.report_parts import Table, as_csv, shown
+from dsbench.views.tables import Table, as_csv, shown
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = 'toy <script>alert("x")</script> [a](http://x.example) | `b`'
@@ -277,7 +277,9 @@ def test_a_run_of_plain_decoding_alone_has_a_report(tmp_path):
     assert main_arm(store.cells()) == "none"
     said = {s.id: s.text for s in report.sections}
     assert said["budget"] == ("No planned arm ran.",) and "lacks the arms" in said["waterfall"][0]
-    assert "no data" in said["ledger"][0] and "No step" in said["prediction"][0] and "no memory" in said["memory"][0]
+    assert (
+        "no data" in said["break-even"][0] and "No step" in said["prediction"][0] and "no memory" in said["memory"][0]
+    )
     assert Page(as_html(report)).of("img")
 
 
@@ -288,7 +290,7 @@ def test_the_headline_knows_the_law(tmp_path):
     rows = {row[1]: row for row in table_of(make_report(store, pictures=False), "gains").rows}
     for batch in batches:
         one, other = (law(batch, window_of(mode)).throughput for mode in ("static", "none"))
-        assert rows[batch][2].value == pytest.approx(one / other)
+        assert rows[batch][2].ratio.value == pytest.approx(one / other)
 
 
 def test_the_error_of_predictions_is_told_by_tier_and_over_the_run(tmp_path):

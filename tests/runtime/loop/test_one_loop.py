@@ -1,4 +1,4 @@
-"""There is one loop: devices differ in how a round runs, never in what it is, given the same text, drafts and prices."""
+"""One loop: eager, captured and virtual devices have the same rounds, plans and records."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The verify budget: its picture, its tables and its section of a report."""
