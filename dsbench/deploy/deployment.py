@@ -52,6 +52,15 @@ class Deployment:
     def none(self) -> Drafter:
         return NoDrafter(self.device)
 
+    @property
+    def encoding(self) -> dict[str, str]:
+        """Digests of what makes ids of text and says where a text ends; nothing without a tokenizer."""
+        tokenizer = self.target.tokenizer
+        if tokenizer is None:
+            return {}
+        ends = hashlib.sha256(f"{tokenizer.digest} {sorted(self.target.eos)}".encode()).hexdigest()[:12]
+        return {"template": tokenizer.template.digest, "tokenizer": ends}
+
     def drafter_of(self, arm: Arm) -> Drafter:
         """The drafter an arm runs with.
 

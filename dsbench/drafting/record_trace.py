@@ -52,20 +52,21 @@ def record_trace(
         )
         for r in requests
     )
-    facts = environment(deployment.device) | {
-        "target": deployment.target.name,
-        "target_digest": deployment.target.model.digest,
-        "drafter": deployment.drafter.digest,
-        "dtype": deployment.contract["dtype"],
-        "calibrated": "no" if deployment.calibrations is None else "yes",
-        "workloads": ", ".join(workloads),
-        "max_tokens": str(config.max_tokens),
-        "seed": str(config.seed),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-    tokenizer = deployment.target.tokenizer
-    if tokenizer is not None:
-        facts |= {"tokenizer": tokenizer.digest, "template": tokenizer.template.digest}
+    facts = (
+        environment(deployment.device)
+        | deployment.encoding
+        | {
+            "target": deployment.target.name,
+            "target_digest": deployment.target.model.digest,
+            "drafter": deployment.drafter.digest,
+            "dtype": deployment.contract["dtype"],
+            "calibrated": "no" if deployment.calibrations is None else "yes",
+            "workloads": ", ".join(workloads),
+            "max_tokens": str(config.max_tokens),
+            "seed": str(config.seed),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+    )
     return Trace(block=deployment.drafter.block, event=event, provenance=facts, rows=rows)
 
 

@@ -67,7 +67,6 @@ class EngineBench:
 
     def describe(self) -> Setting:
         deployment, plan, table = self.deployment, self.plan, self.table
-        tokenizer = None if plan.trace is not None else deployment.target.tokenizer
         return Setting(
             contract=deployment.contract,
             contracts={arm.name: deployment.contract_of(arm) for arm in plan.arms},
@@ -79,8 +78,7 @@ class EngineBench:
             calibrated=deployment.calibrations is not None if plan.trace is None else plan.trace.calibrated,
             calibration=digest_of(deployment.calibrations),
             cost=digest_of(table),
-            template="" if tokenizer is None else tokenizer.template.digest,
-            tokenizer="" if tokenizer is None else tokenizer.digest,
+            **({} if plan.trace is not None else deployment.encoding),
             provenance={} if table is None else table.provenance,
         )
 

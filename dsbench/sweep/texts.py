@@ -73,10 +73,9 @@ def build_queue(
 
 def text_key(workload: Workload, config: RunConfig, deployment: Deployment, lengths: Sequence[str] = ()) -> str:
     """Hash of what the canonical text depends on: target, dtype, numerics, prompts, template, seed, sampling, ..."""
-    tokenizer = deployment.target.tokenizer
     facts = [
         *(deployment.contract[name] for name in ("target", "dtype", "numerics", "device")),
-        *(() if tokenizer is None else (tokenizer.digest, tokenizer.template.digest)),
+        *deployment.encoding.values(),
         workload.digest,
         workload.name,
         config.seed,

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 import pytest
 from command import dsbench, model, sweep_flags, write_drafter  # noqa: F401
 from replays import record, toy_trace
+from synthetic_run import make_cell
 
 from dsbench.deploy.replay import refuse_unlike
 from dsbench.errors import EnvironmentRefused
+from dsbench.results.labels import arm_names, conditions
 from dsbench.results.store import RunStore
 from dsbench.settings import RunConfig
 from dsbench.sweep.order import text_flags
+from dsbench.sweep.run import _environments
 from dsbench.sweep.traffic import plan_traffic
 
 
@@ -78,6 +81,29 @@ def test_a_trace_shorter_than_the_answers_is_said(model, tmp_path):  # noqa: F81
         replay.say_short(trace, SimpleNamespace(max_tokens=64))
         replay.say_short(trace, SimpleNamespace(max_tokens=20))
     assert told == ["answers end with the trace, after 20 tokens at most, not after the 64 asked for"]
+
+
+def test_cells_that_differ_in_one_thing_have_two_names():
+    cells = [
+        SimpleNamespace(folder=number, cell=make_cell(mode="compact", batch=1, workload="w", **changes))
+        for number, changes in enumerate(
+            ({}, {"calibration": "aaaaaaaa"}, {"template": "bbbbbbbb"}, {"tokenizer": "cccccccc"}, {"lag": 2})
+        )
+    ]
+    for other in cells[1:]:
+        assert len(set(arm_names([cells[0], other]).values())) == 2
+    assert arm_names(cells[:2]) == {0: "compact calibration none", 1: "compact calibration aaaaaa"}
+
+
+def test_a_resume_elsewhere_is_another_environment_and_is_said():
+    recorded = {"environment": {"torch": "2.11", "device": "A", "revision": "x"}}
+    now = {"torch": "2.13", "device": "A", "revision": "y"}
+    both = _environments(recorded, now)
+    assert both == [recorded["environment"], now]
+    assert _environments(recorded | {"environments": both}, now | {"revision": "z"}) == both
+    said = conditions({"environment": recorded["environment"], "environments": both})
+    assert "resumed in 1 other environments (revision x -> y, torch 2.11 -> 2.13)" in said
+    assert "resumed" not in conditions(recorded)
 
 
 def run_of(**changes):

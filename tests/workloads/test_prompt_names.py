@@ -26,7 +26,7 @@ def test_a_file_with_a_number_sign_in_its_name_has_as_many_prompts_as_lines(tmp_
 
 def test_damaged_texts_are_one_line(tmp_path):
     config, contract = RunConfig(), dict.fromkeys(("target", "dtype", "numerics", "device"), "x")
-    deployment = SimpleNamespace(contract=contract, target=SimpleNamespace(tokenizer=None))
+    deployment = SimpleNamespace(contract=contract, encoding={})
     workload = load_workload("math", seed=0, home=tmp_path)
     path = tmp_path / f"{text_key(workload, config, deployment)}.parquet"
     for damage in (b"", b"PAR1 and no more"):
