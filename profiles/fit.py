@@ -24,7 +24,7 @@ from dsbench.profiles.falls import FALLS, NONE, falls
 from dsbench.profiles.holdout import choose_holdout
 from dsbench.profiles.no_draft import NoDraftPass, no_draft_line
 from dsbench.profiles.robust import middle, pass_factors
-from dsbench.profiles.trust import MEDIAN, P95
+from dsbench.profiles.trust import HELDOUT, MEDIAN, P95
 
 Phase = Literal["verify", "draft"]
 # kept beside what is fitted: a verify pass without the host, a whole step; both of decoding without a drafter.
@@ -295,6 +295,7 @@ def _figures(report: PhaseReport) -> dict[str, str]:
     p95 = "none" if report.heldout_p95 is None else f"{report.heldout_p95:.4f}"
     return {
         "fit_cells": str(report.cells),
+        HELDOUT: str(report.heldout_cells),
         MEDIAN: heldout,
         P95: p95,
         "fit_confounded": ", ".join(report.confounded) or "none",

@@ -8,6 +8,8 @@ from dsbench.errors import EnvironmentRefused
 from dsbench.profiles.cost import CostTable
 
 MEDIAN, P95 = "fit_heldout_error_median", "fit_heldout_error_p95"  # in a table's provenance
+HELDOUT = "fit_heldout_cells"
+LEAST_TESTED = 3  # held-out shapes of a table that was cut short for --within
 MOST_MEDIAN = 0.10  # relative error on held-out shapes
 MOST_P95 = 0.50
 HINT = "profile again with little else on this machine: dsbench profile-cost"
@@ -15,8 +17,9 @@ HINT = "profile again with little else on this machine: dsbench profile-cost"
 
 def doubt(provenance: Mapping[str, str]) -> str:
     """Why a table is too far off to plan with; empty where it is not, or where its errors are not known."""
-    if _number(provenance.get(MEDIAN, "")) is None and provenance.get("left_out", "nothing") != "nothing":
-        return "so few shapes were timed that none could be held out to test it on"
+    tested = _number(provenance.get(HELDOUT, ""))
+    if tested is not None and tested < LEAST_TESTED and provenance.get("left_out", "nothing") != "nothing":
+        return f"in the time it had so few shapes were timed that only {tested:.0f} could be held out to test it on"
     for name, most, what in ((MEDIAN, MOST_MEDIAN, "half"), (P95, MOST_P95, "one in twenty")):
         error = _number(provenance.get(name, ""))
         if error is not None and not error <= most:

@@ -130,12 +130,13 @@ def visit_all(
     Doubtful: whose repeats disagree, and those that `odd` names. notice: visits made, and to be made.
     """
     walk = Walk(timer, reference_of(cells), deadline or Deadline(), notice)
-    order = random.Random(seed)
+    order, every = random.Random(seed), cells
     left_out: list[str] = []
     first: list[Shape] = []
     walk.total = passes * len(cells)
     if walk.deadline.given:
         first = [min(cells, key=_size), max(cells, key=_size)]
+        timer.reference(first[0])  # warms up
         for cell in first:
             walk.visit(cell, 0)
         cells, passes, left_out = fit_in(cells, passes, walk.seconds_of, (1 - SPARE) * walk.left_for(first))
@@ -144,6 +145,8 @@ def visit_all(
         for cell in order.sample(list(cells), len(cells)):
             if number or cell not in first:
                 walk.visit(cell, number)
+    late = walk.visit_what_fits([cell for cell in every if cell not in cells])
+    left_out += [f"but {late} of these shapes fitted after all"] if late else []
     again = walk.visit_again(len(cells) // 2, passes, odd)
     if walk.skipped:
         left_out.append(f"{walk.skipped} visits when the time was up")
@@ -211,6 +214,15 @@ class Walk:
         timed = [t.at_usual_speed(*speed) for speed, (_, _, t) in zip(speeds, self.visited, strict=True)]
         sure = {t.cell for t in timed if t.certain}
         return [t for t in timed if t.certain or t.cell not in sure]
+
+    def visit_what_fits(self, cells: Sequence[Shape]) -> int:
+        """Visits those of the cells that leave some time for doubtful ones, in order; returns how many."""
+        until, made = self.deadline.share(1 - SPARE), 0
+        for cell in cells:
+            if self.seconds_of(cell) <= until.left():
+                self.visit(cell, 0)
+                made += 1
+        return made
 
     def visit_again(self, most: int, passes: int, odd: Callable[[Sequence[Timed]], Sequence[Shape]]) -> int:
         """Visits doubtful shapes, `most` times in all; returns how often."""

@@ -21,7 +21,7 @@ UNSAID = "-"
 def print_short(run: Path) -> None:
     """Raises UsageError for a run without a finished cell."""
     store = RunStore(run)
-    rows = [{str(k): v for k, v in row.items()} for row in summary_frame(store).to_dict("records")]
+    rows = [{str(name): value for name, value in row.items()} for row in summary_frame(store).to_dict("records")]
     label = "SIMULATED: " if (store.read_run().get("labels") or {}).get("simulated") else ""
     print(HEAD.format("workload", "R", "arm", "tokens/s", "per user", "/ none", "/ best", "vs best").rstrip())
     for row in sorted(rows, key=lambda r: (r["workload"], r["batch"], arm_rank(r["arm"]))):
