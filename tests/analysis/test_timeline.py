@@ -72,7 +72,10 @@ def test_phases_of_a_row_lie_side_by_side_and_idle_and_busy_are_all_there_is(kin
     assert {s.name for s in device} == {"prefill", "draft", "verify"}
     for name in ("draft", "verify"):
         rounds = [s.round for s in device if s.name == name]
-        assert rounds == list(range(rounds[0], rounds[0] + 9)) and rounds[0] == COLD + WARM + {"overlapped": 2, "waiting": 1, "eager": 0}[kind]
+        assert (
+            rounds == list(range(rounds[0], rounds[0] + 9))
+            and rounds[0] == COLD + WARM + {"overlapped": 2, "waiting": 1, "eager": 0}[kind]
+        )
     host = {s.name for s in shown.row("host")} - {"prefill"}
     assert host == HOST[kind]
 

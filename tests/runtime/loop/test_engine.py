@@ -89,14 +89,7 @@ def test_executed_rows_are_the_planned_ones(mode, rule):
 def toy_run(mode, rule, replay=None):
     requests = make_requests(8, vocab=16, max_tokens=20)
     engine = run(
-        mode,
-        requests,
-        batch=4,
-        rule=rule,
-        replay=replay,
-        target=ToyTarget(16),
-        drafter=ToyDrafter(16, 4),
-        draft="full",
+        mode, requests, batch=4, rule=rule, replay=replay, target=ToyTarget(16), drafter=ToyDrafter(16, 4), draft="full"
     )
     return requests, engine
 

@@ -96,7 +96,9 @@ def test_what_lies_in_nobodys_page_reaches_nobody(monkeypatch):
 @pytest.mark.parametrize(("mode", "rule"), [("static", "residual"), ("static", "block"), ("compact:free", "coupled")])
 def test_what_no_graph_can_hold_runs_eagerly(mode, rule):
     engines, queue = sweep_of(tiny_target()), make_requests(3, temperature=0.9, max_tokens=10)
-    engine = engines.make(parse_arm(mode), EngineConfig(rule=rule, page=4, prefill_chunk=7), staircase_table(3, 4), queue, 3)
+    engine = engines.make(
+        parse_arm(mode), EngineConfig(rule=rule, page=4, prefill_chunk=7), staircase_table(3, 4), queue, 3
+    )
     wanted = make_requests(3, temperature=0.9, max_tokens=10)
     other = run(mode, wanted, batch=3, rule=rule)
     assert finish(engine, queue, 3) == [r.output for r in wanted]

@@ -1,4 +1,4 @@
-"""There is one loop: devices differ in how a round runs, never in what it is, given the same text, drafts and prices."""
+"""There is one loop: devices differ in how a round runs, never in what it is, given one text, trace and table."""
 
 from __future__ import annotations
 
@@ -69,12 +69,11 @@ def rounds_of(engine):
         (_told(one.round.launched.plan), one.round.launched.tier, one.round.context, len(one.round.slots))
         for one in engine._completed
     ]
-    for record in engine.rounds:  # nan equals nothing
-        assert all(math.isfinite(x) for x in record.logits)
+    assert all(math.isfinite(x) for record in engine.rounds for x in record.logits)
     records = [
-        replace(r, logits=() if sure else r.logits, free_logits=tuple("nan" if math.isnan(x) else float(np.float32(x)) for x in r.free_logits))
+        replace(r, logits=() if sure else r.logits, free_logits=np.float32(r.free_logits).astype(str).tolist())
         for r in engine.rounds
-    ]
+    ]  # as text, since nan equals nothing
     steps = [
         (s.requests, s.seats, s.budget, s.rows, s.tier, s.padding, s.delivered, s.confidence_age, s.priors, s.zombies)
         for s in engine.steps
