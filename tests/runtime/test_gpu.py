@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dsbench.runtime.policy.planner import Planner
 from gpu_drafters import standing_drafter  # noqa: F401
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 
@@ -19,8 +18,8 @@ from dsbench.kernels.philox import gumbel_noise, uniforms
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import standing_of
+from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.state import StatePool
@@ -255,8 +254,6 @@ def test_engine_writes_the_same_text_on_both_devices(mode, temperature):
         target = tiny_target(torch.device(device))
         drafter = tiny_drafter(target)
         arm = parse_arm(mode)
-        planner = Planner(arm, block=drafter.block, rule="coupled", lag=0, table=None, calibrations=None)
-        engine = Engine(target, drafter, arm, planner, EngineConfig(page=4), tokens=600, eos=frozenset())
         requests = [
             Request(
                 id=i,
@@ -267,6 +264,7 @@ def test_engine_writes_the_same_text_on_both_devices(mode, temperature):
             )
             for i in range(5)
         ]
+        engine = eager_engine(target, drafter, arm, EngineConfig(page=4), requests, slots=3, tokens=600)
         run_closed_loop(engine, requests, concurrency=3)
         texts.append([r.output for r in requests])
     assert texts[0] == texts[1]

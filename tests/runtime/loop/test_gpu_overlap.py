@@ -20,7 +20,7 @@ CUDA = torch.device("cuda")
 @pytest.mark.parametrize("mode", ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"])
 def test_overlapped_rounds_write_the_eager_text(mode, temperature):
     wanted = make_requests(23, temperature=temperature, max_tokens=24)
-    run_closed_loop(engine_of("none", 5, 0), wanted, concurrency=5)
+    run_closed_loop(engine_of("none", 5), wanted, concurrency=5)
     for lag in (0, 2):
         requests = make_requests(23, temperature=temperature, max_tokens=24)
         engine = overlapped(mode, 5, lag=lag, device=CUDA)
@@ -32,7 +32,7 @@ def test_overlapped_rounds_write_the_eager_text(mode, temperature):
 def test_an_oracle_grants_what_its_text_takes(mode):
     """The text is another in places, and the oracle knows it."""
     texts = make_requests(23, temperature=0.8, max_tokens=24)
-    run_closed_loop(engine_of("none", 5, 0), texts, concurrency=5)
+    run_closed_loop(engine_of("none", 5), texts, concurrency=5)
     requests = make_requests(23, temperature=0.8, max_tokens=24)
     for request, other in zip(requests, texts, strict=True):
         request.canonical = [t if i % 9 else (t + 1) % 64 for i, t in enumerate(other.output)]
@@ -71,7 +71,7 @@ def test_a_thousand_requests_that_come_and_go_at_random_write_their_solo_texts(m
 @pytest.mark.parametrize("mode", ["static", "compact"])
 def test_a_pause_between_requests_is_no_rounds_time(mode):
     wanted = make_requests(5, temperature=0.8, max_tokens=24)
-    run_closed_loop(engine_of("none", 5, 0), wanted, concurrency=5)
+    run_closed_loop(engine_of("none", 5), wanted, concurrency=5)
     requests, engine = make_requests(5, temperature=0.8, max_tokens=24), overlapped(mode, 2, device=CUDA)
     came = run_open_loop(engine, requests, [0, 0, 0, 3.0, 3.0], concurrency=2)
     assert [r.output for r in requests] == [r.output for r in wanted]

@@ -11,7 +11,7 @@ from engine_runs import make_requests
 from overlapped_runs import overlapped
 
 from dsbench.analysis.timeline import view_rounds
-from dsbench.deploy.tensor_bytes import graph_bytes, peak_bytes, pool_bytes, state_bytes
+from dsbench.deploy.tensor_bytes import bytes_of, graph_bytes, peak_bytes, pool_bytes
 from dsbench.runtime.watch.timeline import Timeline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -20,7 +20,7 @@ CUDA = torch.device("cuda")
 
 def test_overlap_idles_less_than_a_wait_after_each_phase():
     views = []
-    for engine in (overlapped("static", 2, device=CUDA), engine_of("static", 2, 2)):
+    for engine in (overlapped("static", 2, device=CUDA), engine_of("static", 2, captured=True)):
         queue = make_requests(60, max_tokens=24)
         view = view_rounds(engine, queue, batch=2, rounds=12, name="x", device=CUDA)
         views.append(view)
@@ -40,7 +40,8 @@ def test_recording_waits_for_nothing():
     waiting = engine.admit(queue[:4]) + queue[4:]
     for _ in range(5):
         engine.step()
-    engine.record(Timeline(CUDA))
+    timeline = Timeline(CUDA)
+    engine.record(timeline)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(50):
@@ -49,13 +50,13 @@ def test_recording_waits_for_nothing():
             engine.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert engine.timeline.spans()
+    assert timeline.spans()
     engine.close()
 
 
-def test_graphs_and_seats_are_within_the_peak():
+def test_graphs_and_slots_are_within_the_peak():
     engine = overlapped("static", 4, device=CUDA)
-    graphs, state = graph_bytes(engine.steady), state_bytes(engine.steady)
+    graphs, state = graph_bytes(engine.device.graph_pool), bytes_of(engine.device.slots)
     assert graphs > 0 and state > 0
-    assert graphs + state + sum(pool_bytes(engine.steady.models)) <= peak_bytes(CUDA)
+    assert graphs + state + sum(pool_bytes(engine.device.passes.models)) <= peak_bytes(CUDA)
     engine.close()
