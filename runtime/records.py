@@ -11,14 +11,13 @@ UNSEEN = -1  # what the arm cannot see
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One decode step. Seconds are wall-clock of the host, each phase closed by a device synchronisation.
+    """One decode step. Seconds are the device's: phases between events, the whole from the end of the round before.
 
-    Where rounds overlap they are the device's instead: phases between events, `seconds` from the end of the round
-    before to the end of this one.
+    An eager round's phases are each closed by a device synchronisation.
     """
 
     step: int
-    start: float  # seconds since the engine was made
+    start: float  # when it was read, seconds since the engine was made
     requests: int  # R
     budget: int  # K, drafts granted
     rows: int  # M, rows of requests that the target ran
@@ -27,7 +26,7 @@ class StepRecord:
     compiles: int  # kernels compiled during the step
     context: int  # S
     delivered: int  # tokens emitted by the step
-    seconds: float  # the whole step
+    seconds: float  # from the end of the round before to the end of this one
     predicted_seconds: float  # nan without a cost table
     confidence_age: int  # steps since the oldest of its requests' own confidences behind the budget; 0: none
     priors: int  # requests whose budget came from a prior
@@ -44,7 +43,7 @@ class StepRecord:
         0  # rows, drafts included, of seats whose request had ended, unknown to the round or not yet replaced
     )
     seats: int = 0  # taken by requests: R, and those that had ended
-    prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
+    prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds`
     idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
     read: float = 0.0  # when the host had its tokens, seconds since the engine was made

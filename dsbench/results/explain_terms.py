@@ -248,7 +248,7 @@ TERMS: dict[str, Term] = {
     "step_seconds": Term(
         unit="s",
         also=("step_seconds_p50",),
-        formula="the whole step; where rounds overlap, from the end of one round to the end of the next on the device. "
+        formula="from the end of one round to the end of the next on the device, prompts between them left out. "
         "p10, p50, p90 of the steps whose seats were all taken",
         others="SGLang's SPS profiler: one median of the host interval a shape",
     ),

@@ -274,7 +274,7 @@ def _step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
     if full.empty:
         return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
     seconds, rows = full["seconds"].to_numpy(np.float64), full["rows"].to_numpy(np.float64)
-    p10, p50, p90 = (float(q) for q in np.quantile(seconds, [0.1, 0.5, 0.9]))
+    p10, p50, p90 = (float(q) for q in np.quantile(round_seconds(full), [0.1, 0.5, 0.9]))
     shares = {name: float(full[f"{name}_seconds"].sum() / seconds.sum()) for name in PHASES}
     return body | {
         "step_seconds": {"p10": p10, "p50": p50, "p90": p90, "n": len(full)},
@@ -299,7 +299,7 @@ def fallbacks(steps: pd.DataFrame) -> tuple[int, str]:
 
 
 def round_seconds(steps: pd.DataFrame) -> NDArray[np.float64]:
-    """Seconds of each step without the prompts that ran in it, where rounds overlap: what a cost table predicts."""
+    """Seconds of each step without the prompts that ran before it: what a cost table predicts."""
     seconds = steps["seconds"].to_numpy(np.float64)
     return seconds - steps["prefill_seconds"].to_numpy(np.float64) if "prefill_seconds" in steps else seconds
 

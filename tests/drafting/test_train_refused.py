@@ -213,7 +213,7 @@ def test_an_interrupt_says_how_to_go_on_where_something_was_kept(command, hint, 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    place = {"train": "train", "drafters": "drafters"}.get(command, "commands")
+    place = {"train": "drafting.train", "drafters": "drafting.compare"}.get(command, "cli.commands")
     monkeypatch.setattr(f"dsbench.{place}.{command.replace('-', '_')}", stop)
     done = dsbench(command, *(["folder"] if command == "drafters" else []), home=tmp_path)
     assert done.returncode == 130

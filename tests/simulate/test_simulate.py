@@ -132,9 +132,7 @@ def test_prompts_that_wait_for_each_other_wait_as_the_engines_do(mode, size, lim
     patient = replace(CAPTURED_PROMPTS, share=1)
     monkeypatch.setattr("dsbench.runtime.loop.captured.CAPTURED_PROMPTS", patient)
     monkeypatch.setattr("dsbench.simulate.plan.CAPTURED_PROMPTS", patient)
-    engine = overlapped(
-        mode, 5, recorded=20, replayed=True, slot=0.02, lag=LAG, calibrations=trace.calibrations()
-    )
+    engine = overlapped(mode, 5, recorded=20, replayed=True, slot=0.02, lag=LAG, calibrations=trace.calibrations())
     finish(engine, queue, 5)
     found = run_virtual(mode, trace, again, table, concurrency=5, executor="overlap")
     assert rounds_of(found, again) == rounds_of(engine, queue)

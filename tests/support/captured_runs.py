@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from dsbench.runtime.policy.planner import Planner
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
@@ -10,7 +11,6 @@ from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop.engine import Engine
-from dsbench.runtime.policy.planner import Planner
 
 
 def engine_of(mode, batch, graphs, executor=None, replay=None, **changes):
