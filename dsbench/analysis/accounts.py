@@ -1,7 +1,7 @@
 """Where a request's time went: what its residence in a slot is made of, summed per prompt. Works without rounds.
 
-A request takes part in a round exactly if the round was read, at its `start`, between its first token and its end. Of each such
-round it waits for the whole, whoever the work was for. Seconds.
+A request takes part in a round exactly if the round was read, at its `start`, between its first token and its end. Of
+each such round it waits for the whole, whoever the work was for. Seconds.
 """
 
 from __future__ import annotations

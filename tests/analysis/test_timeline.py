@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 import torch
 from command import dsbench, refused, write_drafter
-from dsbench.runtime.policy.planner import Planner
 from engine_runs import make_requests
 from matplotlib.image import imread
 from overlapped_runs import overlapped
@@ -24,6 +23,7 @@ from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.watch.timeline import Span, Timeline
 from dsbench.views.plots_timeline import draw_timeline
 

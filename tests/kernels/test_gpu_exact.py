@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from dsbench.runtime.loop.graphs import Tiers
 from tiny import tiny_shape, tiny_target_weights
 
 from dsbench.kernels.linear import Projection, rows_hold
+from dsbench.runtime.loop.graphs import Tiers
 from dsbench.runtime.targets.dense import DenseTarget
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from dsbench.runtime.policy.planner import allocate
 
 from dsbench.kernels.check.inputs_step import plan_inputs
 from dsbench.kernels.pack import pack_reference
 from dsbench.kernels.plan import SURVIVAL_ERROR, negative_exp, plan, survival_of, windows
 from dsbench.profiles.calibration import conditional
+from dsbench.runtime.policy.planner import allocate
 
 
 def drawn(seed, requests=40, block=7):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dsbench.runtime.policy.planner import Planner
 from gpu_drafters import standing_drafter  # noqa: F401
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 
@@ -21,6 +20,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import standing_of
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams
 from dsbench.runtime.sampling import sampling_of
 from dsbench.runtime.state import StatePool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from dsbench.runtime.policy.planner import Planner
 from tiny import tiny_drafter, tiny_mtp, tiny_target
 from toys import staircase_table
 
@@ -11,6 +10,7 @@ from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.policy.planner import Planner
 
 
 def engine_of(mode, batch, graphs, executor=None, replay=None, **changes):

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 import torch
-from dsbench.runtime.policy.planner import Planner
 from scipy import stats
 from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
 
@@ -18,6 +17,7 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop.drive import run_closed_loop
 from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.policy.planner import Planner
 from dsbench.runtime.request import Request, SamplingParams
 
 VOCAB, LENGTH, BLOCK = 3, 5, 3

@@ -7,10 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from churn import EOS, LONGEST, check_texts, churn, decode, ended_by, random_requests, seeded, unending
-from dsbench.runtime.loop.graphs import make_models
-from dsbench.runtime.loop.overlap import Overlapped
-from dsbench.runtime.loop.steady import make_steady
-from dsbench.runtime.policy.planner import Planner
 from tiny_churns import PROMPT, SEATS, every_draft, tiny_churn  # noqa: F401
 from toys import ToyDrafter, ToyTarget, staircase_table, toy_logits
 
@@ -20,6 +16,10 @@ from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop import prompts, steady
 from dsbench.runtime.loop.engine import Engine
+from dsbench.runtime.loop.graphs import make_models
+from dsbench.runtime.loop.overlap import Overlapped
+from dsbench.runtime.loop.steady import make_steady
+from dsbench.runtime.policy.planner import Planner
 
 VOCAB, BLOCK = 11, 3
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dsbench.runtime.loop.graphs import Tiers
 from engine_runs import make_requests, plain_texts, run
 from tiny import tiny_drafter, tiny_target
 from toys import ToyDrafter, ToyTarget, staircase_table
@@ -18,6 +17,7 @@ from dsbench.runtime.batch import pack_padded, pack_rows
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.draft import NoDrafter
 from dsbench.runtime.loop.drive import run_closed_loop
+from dsbench.runtime.loop.graphs import Tiers
 
 MODES = ["none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:2"]
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dsbench.runtime.policy.budget import Budgets
-from dsbench.runtime.policy.recent import SPELL
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped, pinned_to, strayed_texts
 from replays import replayed, toy_trace, wide
@@ -17,6 +15,8 @@ from toys import staircase_table
 
 from dsbench.profiles.cost import StepShape
 from dsbench.runtime.loop import prompts
+from dsbench.runtime.policy.budget import Budgets
+from dsbench.runtime.policy.recent import SPELL
 
 MODES = ("none", "static", "static:2", "no-trim", "compact", "cap-accept", "mtp:1", "mtp:3")
 

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 from command import dsbench, sweep_flags, write_drafter
-from dsbench.runtime.loop.steady import Steady
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped, pinned_to, strayed_texts
 
@@ -19,6 +18,7 @@ from dsbench.results.metrics import cell_summary
 from dsbench.results.store import RunStore
 from dsbench.runtime.loop import overlap
 from dsbench.runtime.loop.drive import run_closed_loop
+from dsbench.runtime.loop.steady import Steady
 from dsbench.sweep import bench as engine_bench
 
 

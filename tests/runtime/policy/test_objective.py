@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dsbench.runtime.policy.budget import Budgets, want_tier
-from dsbench.runtime.policy.planner import allocate
 from engine_runs import make_requests, plain_texts, run
 from overlapped_runs import finish, overlapped
 from toys import staircase_table
 
 from dsbench.errors import UsageError
 from dsbench.runtime.arm import parse_arm
+from dsbench.runtime.policy.budget import Budgets, want_tier
+from dsbench.runtime.policy.planner import allocate
 
 WEIGHTS = (0.0, 0.3, 0.8, 1.0)
 

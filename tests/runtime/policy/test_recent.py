@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsbench.runtime.policy.recent import Recent
 
 from dsbench.runtime.policy import recent
+from dsbench.runtime.policy.recent import Recent
 
 BOTH = np.array([True, True])
 
