@@ -11,14 +11,13 @@ UNSEEN = -1  # what the arm cannot see
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One decode step. Seconds are host wall-clock, each phase closed by a device synchronisation.
+    """One decode step. Seconds are the device's: phases between events, the whole from the end of the round before.
 
-    On a captured device they are device time: phases between CUDA events, `seconds` from the end of the previous round
-    to the end of this one.
+    An eager round's phases are each closed by a device synchronisation.
     """
 
     step: int
-    start: float  # seconds since the engine was made
+    start: float  # when it was read, seconds since the engine was made
     requests: int  # R
     budget: int  # K, drafts granted
     rows: int  # M, rows of requests that the target ran
@@ -27,7 +26,7 @@ class StepRecord:
     compiles: int  # kernels compiled during the step
     context: int  # S
     delivered: int  # tokens emitted by the step
-    seconds: float  # the whole step
+    seconds: float  # from the end of the round before to the end of this one
     predicted_seconds: float  # nan without a cost table
     confidence_age: int  # steps since the oldest of its requests' own confidences behind the budget; 0: none
     priors: int  # requests whose budget came from a prior

@@ -37,7 +37,7 @@ def step_numbers(steps: pd.DataFrame, batch: int | None) -> dict[str, Any]:
     if full.empty:
         return body | {"step_seconds": None, "phase_share": None, "predicted_error": None, "drift": None}
     seconds, rows = full["seconds"].to_numpy(np.float64), full["rows"].to_numpy(np.float64)
-    p10, p50, p90 = (float(q) for q in np.quantile(seconds, [0.1, 0.5, 0.9]))
+    p10, p50, p90 = (float(q) for q in np.quantile(round_seconds(full), [0.1, 0.5, 0.9]))
     shares = {name: float(full[f"{name}_seconds"].sum() / seconds.sum()) for name in PHASES}
     return body | {
         "step_seconds": {"p10": p10, "p50": p50, "p90": p90, "n": len(full)},

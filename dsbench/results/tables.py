@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from dsbench.results.latency import with_latencies
 from dsbench.results.store import records_frame
 from dsbench.runtime.loop.engine import Engine
 from dsbench.runtime.records import UNSEEN, RequestRecord, RoundRecord, StepRecord
 from dsbench.runtime.request import Request, prompt_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def tables_of(

@@ -76,7 +76,7 @@ def token_seconds(arm: Arm, table: CostTable, survival: Sequence[float], batch: 
     if arm.fixed is not None:
         window = min(arm.fixed, block)
         return pace(window, window, window)
-    if arm.policy == "full":
+    if arm.policy == "fixed":
         return pace(block, block, block)
     if arm.drafts_full_block:
         best = min(range(block + 1), key=lambda w: pace(w, w, block))

@@ -73,7 +73,7 @@ class SweepPlan:
             start="together" if load else config.start,
             measured=len(measured_of(load, batch, config.requests)[0]),
             cost=setting.cost if arm.planned else "",
-            calibration=setting.calibration if arm.policy not in ("full", "fixed") else "",
+            calibration=setting.calibration if arm.policy != "fixed" else "",
             acceptance=self.acceptance,
             arrivals=load.name if load else "",
             rate=load.rate if load else 0.0,

@@ -23,12 +23,17 @@ class Calibrated:
         self._chosen: dict[tuple[float, int, float, Head], Calibration] = {}
 
     def maps(self, sampling: SamplingParams) -> Maps:
-        """(1, 0) for both heads without a calibration."""
+        """(1, 0) for a head without a calibration: not every drafter has a token-free one."""
         if self.calibrations is None:
             return np.ones(self.block), np.zeros(self.block), np.ones(self.block), np.zeros(self.block)
-        heads = [self._map(sampling, head) for head in ("conditioned", "free")]
-        one, two = ((np.array(m.scale)[: self.block], np.array(m.offset)[: self.block]) for m in heads)
-        return *one, *two
+        maps: list[Array] = []
+        for head in ("conditioned", "free"):
+            if head == "free" and not any(entry.head == head for entry in self.calibrations.entries):
+                maps += [np.ones(self.block), np.zeros(self.block)]
+            else:
+                found = self._map(sampling, head)
+                maps += [np.array(found.scale)[: self.block], np.array(found.offset)[: self.block]]
+        return maps[0], maps[1], maps[2], maps[3]
 
     def prior(self, sampling: SamplingParams) -> Array:
         """Survival [G] of a request nothing is known about; even odds per draft without a calibration."""

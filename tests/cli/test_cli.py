@@ -230,8 +230,7 @@ def test_sweeps_refuse_what_would_mislead(model, tmp_path):
 
     refused(run(temperature="nan"), 2, "temperature must be finite")
     refused(run(top_k="99999999999"), 2, "top-k")
-    refused(run(mode="none,compact", accept="residual", lag="0"), 2, "anticipate")
-    refused(run(mode="none,compact", accept="block", lag="0"), 2, "anticipate under the block rule", "--lag 2")
+    refused(run(mode="none,compact:oracle", accept="residual"), 2, "the oracle needs a recorded text", "coupled")
     refused(run(mode="compact:oracle", accept="block"), 2, "the oracle needs a recorded text")
     refused(run(mode="compact:freely"), 2, "unknown mode", "compact[:free")
     refused(run(threads="-1"), 2, "threads must be >= 0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dsbench.runtime.loop.graphs import Tiers
 from tiny import tiny_drafter, tiny_target
 
 from dsbench.deploy.deployment import Deployment
@@ -13,6 +12,7 @@ from dsbench.deploy.profile_cost import pass_samples, profile_cost
 from dsbench.deploy.visits import Shape, Timed
 from dsbench.machine.pass_table import print_rounds, round_times
 from dsbench.profiles.fit import CostSample, slot_curve
+from dsbench.runtime.loop.tiers import Tiers
 from dsbench.runtime.targets.load import LoadedTarget
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from compare_command import dsbench
 from rich.console import Console
-from staircase_run import BETWEEN, PREFILL, law, phases, write_staircase_run
+from staircase_run import PREFILL, law, write_staircase_run
 from synthetic_run import make_cell
 
 from dsbench.analysis.slo import allowed, goodput, goodput_of, meets, parse_slo
@@ -168,7 +168,7 @@ def run(tmp_path_factory):
 def pace(batch, window):
     """Seconds a token after the first, of the known law."""
     want = law(batch, window)
-    return (want.rounds * want.step + (want.rounds - 1) * BETWEEN) / (want.tokens - 1)
+    return want.rounds * want.step / (want.tokens - 1)
 
 
 @pytest.mark.parametrize(("mode", "window"), [("none", 0), ("static:3", 3)])
@@ -176,15 +176,15 @@ def pace(batch, window):
 def test_percentiles_and_goodput_of_a_known_law_equal_their_closed_forms(run, mode, window, batch):
     stored = next(c for c in run.cells() if (c.cell.mode, c.cell.batch) == (mode, batch))
     body, want = stored.summary, law(batch, window)
-    after = want.rounds * want.step + (want.rounds - 1) * BETWEEN
+    after = want.rounds * want.step
     assert body["tpot_p50"]["value"] == pytest.approx(pace(batch, window))
     for share, point in ((0.5, "p50"), (0.95, "p95")):
         if point == "p50" or batch >= 20:
             assert body[f"ttft_{point}"]["value"] == pytest.approx(np.quantile(want.first_token, share))
             assert body[f"e2e_{point}"]["value"] == pytest.approx(np.quantile(np.add(want.first_token, after), share))
     waits = []
-    for i, accepted in enumerate(min(match, window) for match in (4, 0, 2) * 3):
-        waits += [0.0] * accepted + [sum(phases(batch, window).values()) + (BETWEEN if i else 0)]
+    for accepted in (min(match, window) for match in (4, 0, 2) * 3):
+        waits += [0.0] * accepted + [want.step]
     assert body["itl_p50"]["n"] == batch * len(waits)
     for share, point in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99")):
         found, n = body[f"itl_{point}"], batch * len(waits)
