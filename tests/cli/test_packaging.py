@@ -18,10 +18,16 @@ def test_links_lead_to_the_folders():
         assert link.is_symlink() and link.readlink() == Path("..") / name
 
 
+def own_files(pattern):
+    """Files of the package that do not lie behind one of its links."""
+    package = ROOT / "dsbench"
+    return [path for path in package.rglob(pattern) if path.relative_to(package).parts[0] not in FOLDERS]
+
+
 def test_every_package_folder_is_listed_and_maps_to_itself():
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     linked = [path.parent for name in FOLDERS for path in (ROOT / name).rglob("__init__.py")]
-    found = {"dsbench"} | {f"dsbench.{path.parent.name}" for path in (ROOT / "dsbench").glob("*/__init__.py")}
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in own_files("__init__.py")}
     found |= {"dsbench." + ".".join(path.relative_to(ROOT).parts) for path in linked}
     assert set(setuptools["packages"]) == found
     for package, folder in setuptools["package-dir"].items():
@@ -48,8 +54,7 @@ def test_the_built_package_holds_every_module_and_the_drafter(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     built = {p.relative_to(tmp_path / "lib") for p in (tmp_path / "lib").rglob("*.py")}
-    own = (p for part in ("*.py", "*/*.py") for p in (ROOT / "dsbench").glob(part))
-    wanted = {p.relative_to(ROOT) for p in own if not (p.parent.is_symlink())}
+    wanted = {path.relative_to(ROOT) for path in own_files("*.py")}
     wanted |= {Path("dsbench") / p.relative_to(ROOT) for name in FOLDERS for p in (ROOT / name).rglob("*.py")}
     assert built == wanted
     shipped = tmp_path / "lib" / "dsbench" / "profiles" / "smollm2-135m" / "dspark"
