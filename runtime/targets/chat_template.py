@@ -27,6 +27,7 @@ Content = str | tuple[str, ...]  # a text, or the texts of its parts
 CHOOSES = "chat_template"  # the template argument that names one of several templates
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 PROBE = "dsbench-probe"
+MOST, MOST_POWER = 1 << 24, 64  # letters of a product, exponent of a power
 
 
 class _Generation(Extension):
@@ -37,6 +38,20 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which a product cannot fill the memory either."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        sequences = [x for x in (left, right) if isinstance(x, str | list | tuple)]
+        counts = [x for x in (left, right) if isinstance(x, int)]
+        filled = operator == "*" and sequences and counts and len(sequences[0]) * counts[0] > MOST
+        if filled or (operator == "**" and not -MOST_POWER <= right <= MOST_POWER):
+            raise jinja2.exceptions.SecurityError(f"a result of {operator} is too large")
+        return super().call_binop(context, operator, left, right)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +136,7 @@ class ChatTemplate:
 
     @cached_property
     def _environment(self) -> jinja2.Environment:
-        made = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
+        made = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         made.filters["tojson"] = _to_json
         made.globals |= {"raise_exception": _raise, "strftime_now": self.now.strftime}
         return made

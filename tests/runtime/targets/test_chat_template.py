@@ -99,6 +99,8 @@ def test_the_date_is_part_of_the_identity_where_it_is_written(tmp_path):
         ("{{ messages + 1 }}", "fails: "),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "fails: "),
         ("{% for m in range(10**9) %}x{% endfor %}", "fails: "),
+        ("{{ 'x' * 10**10 }}", "fails: a result of . is too large"),
+        ("{{ 9 ** 999999999 }}", "fails: a result of .. is too large"),
         ("{% if %}", "cannot be read: .*line 1"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: "),
         (7, "neither a text nor a list"),
