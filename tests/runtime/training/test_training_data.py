@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
 from dataclasses import replace
@@ -142,7 +143,7 @@ def test_data_is_generated_once_and_then_read_from_its_file(tmp_path, monkeypatc
     back = obtain_data(options, writing, [], [], log.append, Ranks())
     assert all(np.array_equal(getattr(made, f), getattr(back, f)) for f in FIELDS) and "read" in log[-1]
     assert [p.name for p in options.data_path.parent.iterdir()] == ["d.npz"]
-    other = toy_target()
+    other = copy.copy(toy_target())
     other.digest = "another"
     with pytest.raises(EnvironmentRefused, match="toy-digest"):
         obtain_data(options, replace(writing, model=other), [], [], quiet, Ranks())
