@@ -63,6 +63,7 @@ class RunConfig:
     slo: str = ""  # e.g. ttft:200ms,tpot:20ms: what show and summary.csv count goodput against
     repeats: int = 2
     cost: str = ""  # a cost table; "" = this machine's, measured if there is none
+    cost_error: float = 0.1  # median error on held-out shapes, from which on a cost table is refused
     calibration: str = ""  # a calibration file; "" = the drafter's own
     out: str = "runs/latest"
     within: str = ""  # how long it may take, e.g. 4m; what does not fit is left out, and said

@@ -1,5 +1,6 @@
 """Lets tests import the helpers beside them, and keeps tiny tensors on one thread: a second one costs more."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 pytest_plugins = ["command", "drafter_runs", "replays"]  # their fixtures are everybody's
+os.environ["DSBENCH_COST_ERROR"] = "9"  # steps of tiny models are too short to time well beside other tests
 THREADS = torch.get_num_threads()
 
 

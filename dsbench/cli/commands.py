@@ -63,7 +63,7 @@ def profile_cost(config: RunConfig, *, context: str, passes: int, out: Path | No
 
         for picture in draw_cost(table, report, plots):
             print(picture)
-    require_trust(table, f"the cost table {path}")
+    require_trust(table, f"the cost table {path}", config.cost_error)
 
 
 def acceptance_of(calibrations: CalibrationSet | None, config: RunConfig, block: int) -> Sequence[float]:

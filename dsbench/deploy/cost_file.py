@@ -43,7 +43,7 @@ def cost_file(config: RunConfig, deployment: Deployment) -> Path:
     table, report = measure_table(
         deployment, config, sorted({*usual, *asked}), _contexts(deployment), QUICK_PASSES, path, until
     )
-    require_trust(table, f"the cost table measured now ({path})")
+    require_trust(table, f"the cost table measured now ({path})", config.cost_error)
     if report.verify.heldout_median is not None:
         note(f"kept in {path}; error on held-out shapes {100 * report.verify.heldout_median:.1f}%")
     return path
@@ -58,11 +58,11 @@ def _found_file(config: RunConfig, deployment: Deployment) -> Path | None:
     if config.cost:
         table = load_cost_table(Path(config.cost))
         table.require(deployment.contract)
-        require_trust(table, f"the cost table {config.cost}")
+        require_trust(table, f"the cost table {config.cost}", config.cost_error)
         return _told(Path(config.cost), table)
     if cost_path(deployment).exists():
         table = load_cost_table(cost_path(deployment))
-        reason = doubt(table.provenance)
+        reason = doubt(table.provenance, config.cost_error)
         if not reason:
             return _told(cost_path(deployment), table)
         note(f"the cost table {cost_path(deployment)} is too far off to plan with: {reason}")
@@ -117,11 +117,14 @@ def measure_table(
             )
 
     found = measured(config.seed, until.share(FIRST))
-    reason = doubt(found[0].provenance)
+    reason = doubt(found[0].provenance, config.cost_error)
     if reason:
         note(f"too far off to plan with: {reason}; profiling once more")
         again = measured(config.seed + 1, until)
-        found = min((again, found), key=lambda one: (bool(doubt(one[0].provenance)), one[1].verify.heldout_median or 0))
+        found = min(
+            (again, found),
+            key=lambda one: (bool(doubt(one[0].provenance, config.cost_error)), one[1].verify.heldout_median or 0),
+        )
     table, report, samples = found
     save_samples(path, samples)
     table.save(path)
