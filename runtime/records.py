@@ -11,9 +11,9 @@ UNSEEN = -1  # what the arm cannot see
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One decode step. Seconds are the device's: phases between events, the whole from the end of the round before.
+    """One decode step. `seconds` runs from the end of the previous round to the end of this one.
 
-    An eager round's phases are each closed by a device synchronisation.
+    Phases lie between CUDA events; those of an eager round are each closed by a device synchronisation.
     """
 
     step: int
@@ -43,7 +43,7 @@ class StepRecord:
         0  # rows, drafts included, of slots whose request had ended, unknown to the round or not yet replaced
     )
     occupied: int = 0  # slots with a request: R, and those whose request had ended
-    prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds` where rounds overlap
+    prefill_seconds: float = 0.0  # of prompts that ran before the round; part of `seconds`
     idle_seconds: float = 0.0  # of the device before the round's first work, and between prompts and draft
     host_seconds: float = 0.0  # the host took to launch the round, while the device worked on earlier ones
     read: float = 0.0  # when the host had its tokens, seconds since the engine was made

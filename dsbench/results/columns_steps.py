@@ -15,7 +15,7 @@ def _step_seconds(point: str) -> Column:
         kind="number",
         path=("step_seconds", point),
         also=("step_seconds",) if point == "p50" else (),
-        formula="a step; where rounds overlap, from the end of one round to the end of the next on the device. "
+        formula="from the end of one round to the end of the next on the device, without the prompts between them. "
         f"{QUANTILES[point]} quantile of the steps whose slots were all occupied",
         others="SGLang's SPS profiler: one median of the host interval a shape" if point == "p50" else "",
     )

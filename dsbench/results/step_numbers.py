@@ -62,7 +62,7 @@ def fallbacks(steps: pd.DataFrame) -> tuple[int, str]:
 
 
 def round_seconds(steps: pd.DataFrame) -> NDArray[np.float64]:
-    """Seconds of each step without the prompts that ran in it, where rounds overlap: what a cost table predicts."""
+    """Seconds of each step without the prompts that ran before it: what a cost table predicts."""
     seconds = steps["seconds"].to_numpy(np.float64)
     return seconds - steps["prefill_seconds"].to_numpy(np.float64) if "prefill_seconds" in steps else seconds
 

@@ -161,7 +161,7 @@ def constant(number, *, match, tokens=13, prompt=40):
         prompt_ids=[1] * prompt,
         sampling=SamplingParams(max_tokens=tokens, ignore_eos=True),
         canonical=list(range(tokens)),
-        trace=DraftTrace(match=np.minimum(match, np.arange(length, 0, -1)), logits=sure, free=sure),
+        trace=DraftTrace(match=np.minimum(match, np.arange(length, 0, -1)), logits=sure, token_free=sure),
     )
 
 
@@ -212,7 +212,7 @@ def test_older_confidences_change_budgets_alone():
 
 def test_plain_passes_come_from_their_own_samples():
     samples = [
-        CostSample(r, r, s, (1.0 + 0.1 * r + 2e-4 * s) * 1e-3, "plain", n)
+        CostSample(r, r, s, (1.0 + 0.1 * r + 2e-4 * s) * 1e-3, "no-draft", n)
         for r in (1, 4, 16)
         for s in (50, 400)
         for n in range(2)

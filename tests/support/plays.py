@@ -12,7 +12,7 @@ from dsbench.simulate.costs import Costs
 from dsbench.simulate.plan import Simulation
 
 ROUNDS = ("output_index", "window", "verified", "accepted", "delivered")
-STEPS = ("requests", "budget", "rows", "zombies", "context", "delivered", "priors", "confidence_age", "seats")
+STEPS = ("requests", "budget", "rows", "zombies", "context", "delivered", "priors", "confidence_age", "occupied")
 
 
 def rounds_of(engine, queue):
