@@ -15,6 +15,8 @@ PARAMETERS: tuple[Column, ...] = (
     _parameter("batch", "count", "requests", "R: requests at a time, or at most (open loop)", also=("R", "batch size")),
     _parameter("workload", "text", "words", "the workload, or mix of workloads, that prompts come from"),
     _parameter("prompts_digest", "text", "digest", "of the workload's prompts", key="prompts"),
+    _parameter("template", "text", "digest", "of the chat template with its arguments; empty: no text is encoded"),
+    _parameter("tokenizer", "text", "digest", "of the tokenizer and the end tokens"),
     _parameter("accept", "text", "words", "acceptance rule: coupled or residual"),
     _parameter("temperature", "number", "number", "of the logits; 0: their maximum"),
     _parameter("top_k", "count", "tokens", "the most probable tokens that are kept; 0: all"),

@@ -16,7 +16,7 @@ from tiny import tiny_drafter, tiny_mtp, tiny_shape, tiny_target
 
 from dsbench.analysis.summary import summary_frame
 from dsbench.deploy.engines import Engines
-from dsbench.deploy.memory import _captured, ledger
+from dsbench.deploy.memory import _captured, memory_of
 from dsbench.deploy.tensor_bytes import bytes_of, packed_bytes, pool_bytes, tensors_in
 from dsbench.results.store import RunStore
 from dsbench.runtime.arm import parse_arm
@@ -84,7 +84,7 @@ def test_the_ledger_of_engines_lists_weights_pools_and_executors_and_adds_up():
     engines = Engines(deployment, requests=4)
     for mode in ("static", "static:2", "mtp:2"):
         engines.make(parse_arm(mode), EngineConfig(page=4), None, make_requests(6), 4)
-    body = json.loads(json.dumps(ledger(engines)))
+    body = json.loads(json.dumps(memory_of(engines)))
     assert body["weights"]["target"] == bytes_of(target)
     assert sum(body["weights"][k] for k in ("target", "drafter", "chain")) == bytes_of(target, drafter, chain)
     assert [p["drafter"] for p in body["pools"]] == ["tiny", "tiny-mtp"]

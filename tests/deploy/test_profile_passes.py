@@ -11,7 +11,7 @@ from dsbench.deploy.deployment import Deployment
 from dsbench.deploy.profile_cost import pass_samples, profile_cost
 from dsbench.deploy.visits import Shape, Timed
 from dsbench.machine.pass_table import print_rounds, round_times
-from dsbench.profiles.fit import CostSample, slot_curve
+from dsbench.profiles.fit import CostSample, depth_curve
 from dsbench.runtime.loop.tiers import Tiers
 from dsbench.runtime.targets.load import LoadedTarget
 
@@ -59,7 +59,7 @@ def test_every_tier_of_every_batch_is_timed_by_replay_and_by_step(profiled):
 def test_a_round_is_told_for_every_batch_and_context(profiled, capsys):
     lines = round_times(profiled[2])
     assert sorted({t.requests for t in lines}) == [1, 3] and len(lines) == 4
-    assert all(0 < t.draft_share < 1 and t.full > 0 and t.plain_step > 0 for t in lines)
+    assert all(0 < t.draft_share < 1 and t.full > 0 and t.no_draft_step > 0 for t in lines)
     print_rounds(lines)
     assert len(capsys.readouterr().out.splitlines()) == 2 + 4
     print_rounds([])
@@ -80,6 +80,6 @@ def test_the_host_is_what_a_step_takes_beyond_its_passes():
     alone = {(s.requests, s.rows): s.seconds for s in pass_samples(visits, 4, overlap=True) if s.phase == "verify"}
     assert alone == {(2, 2): 3.0, (2, 6): 5.0, (2, 10): 7.0}
     first = replace(visits[0], shallow=(1.4,) * 3)
-    depth_bias, slot = slot_curve(pass_samples([first], 4, overlap=True))
+    depth_bias, slot = depth_curve(pass_samples([first], 4, overlap=True))
     assert depth_bias == pytest.approx(0.2) and slot.at == (2,)
     assert CostSample(2, 0, 16, 2.0, "draft", 0) in samples and CostSample(2, 10, 16, 14.0, "step", 0) in samples

@@ -48,7 +48,15 @@ class Machine:
     def visit(self, cell, number):
         self.visits += 1
         draft, step = min([self._timed(cell) for _ in range(3)][1:], key=lambda t: t[1])  # as PassTimer does
-        return Timed(cell=cell, number=number, context=cell.requests * cell.mean_context, step=step, drafting=draft)
+        return Timed(
+            cell=cell,
+            number=number,
+            context=cell.requests * cell.mean_context,
+            step=step,
+            drafting=draft,
+            draft=(draft,),
+            verify=(step - draft,),
+        )
 
     def reference(self, cell):
         begin, (_, step) = self.now, self._timed(cell)

@@ -42,7 +42,7 @@ def rollout(rng, request: int, tokens: int) -> Rollout:
                 flips=0,
                 drafts=(1,) * BLOCK,
                 logits=(0.0,) * BLOCK,
-                free_logits=(0.0,) * BLOCK,
+                token_free_logits=(0.0,) * BLOCK,
             )
         )
         emitted += delivered
@@ -82,7 +82,7 @@ def test_an_end_of_text_inside_a_right_block_leaves_every_rate_at_one():
         RoundRecord(
             **dict.fromkeys(RoundRecord.__slots__, 0)
             | {"workload": "w", "request": k, "window": 4, "verified": 4, "accepted": k, "delivered": k, "ceiling": -1}
-            | {"drafts": (1,) * 4, "logits": (0.0,) * 4, "free_logits": (0.0,) * 4, "output_index": 1}
+            | {"drafts": (1,) * 4, "logits": (0.0,) * 4, "token_free_logits": (0.0,) * 4, "output_index": 1}
         )
         for k in range(1, 5)
     ]

@@ -129,7 +129,7 @@ def test_step_numbers_are_of_steps_with_a_measured_request(body):
     assert body["drift"] is None
 
 
-@pytest.mark.parametrize(("seats", "share"), [([2, 2], 1.0), ([2, 1], 0.5), (None, 0.5)])
+@pytest.mark.parametrize(("occupied", "share"), [([2, 2], 1.0), ([2, 1], 0.5), (None, 0.5)])
 def test_a_slot_of_an_ended_request_is_occupied(seats, share):
     """Without that column, as in runs before there was one, the requests alone count."""
     steps = STEPS.iloc[1:3].assign(requests=[2, 1])

@@ -11,7 +11,7 @@ from dsbench.analysis.summary import summary_frame
 from dsbench.deploy.progress import lines
 from dsbench.errors import UsageError
 from dsbench.results.store import RunStore
-from dsbench.sweep.launch import Here
+from dsbench.sweep.launch import LocalLauncher
 from dsbench.sweep.live import pace_of
 from dsbench.sweep.order import left_out_text, order_of, run_missing, writing
 from dsbench.within import Deadline, deadline_of, parse_duration
@@ -48,7 +48,7 @@ def within(folder, seconds, bench, *, resume=False):
             store,
             points(),
             {"environment": {}, "contract": {}, "date": "", "labels": {}, "code": ""},
-            Here(bench),
+            LocalLauncher(bench),
             Silent(),
             repeats=REPEATS,
             seed=0,
@@ -89,7 +89,7 @@ def test_progress_shows_the_number_of_the_table(tmp_path):
         def ended(task, measured):
             seen.setdefault(task.cell, []).append(measured)
 
-    run(tmp_path / "run", Here(VirtualBench()), watcher=Watcher)
+    run(tmp_path / "run", LocalLauncher(VirtualBench()), watcher=Watcher)
     for stored in RunStore(tmp_path / "run").cells():
         repeats = seen[stored.cell]
         assert pace_of(repeats, stored.cell) == pytest.approx(stored.summary["throughput"]["value"], rel=1e-9)

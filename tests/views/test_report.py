@@ -299,7 +299,7 @@ def test_the_error_of_predictions_is_told_by_tier_and_over_the_run(tmp_path):
     file = stored.folder / "rep-0" / "steps.parquet"
     steps = stored.table("steps").drop(columns="rep")
     half = np.arange(len(steps)) >= len(steps) / 2
-    steps["predicted_seconds"] = steps["seconds"] * np.where(half, 1.2, 0.9)
+    steps["predicted_seconds"] = (steps["seconds"] - steps["prefill_seconds"]) * np.where(half, 1.2, 0.9)
     steps.loc[0, "predicted_seconds"] = np.nan
     steps.loc[half, "tier"] = 32
     steps.to_parquet(file)

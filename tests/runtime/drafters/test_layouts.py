@@ -6,7 +6,6 @@ import pytest
 import torch
 from dense_drafter import DenseDrafter
 from drafter_round import Round
-from dsbench.runtime.policy.planner import Planner
 from engine_runs import make_requests
 from released import SIZES, tensors_of, write
 from tiny import tiny_target
@@ -15,8 +14,8 @@ from dsbench.errors import UsageError
 from dsbench.runtime.arm import parse_arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.drafters.load import load_drafter
+from dsbench.runtime.loop.build import eager_engine
 from dsbench.runtime.loop.drive import run_closed_loop
-from dsbench.runtime.loop.engine import Engine
 
 EVERYWHERE = [(None, False)] * 3
 LAYER = (
@@ -128,7 +127,6 @@ def test_arms_of_the_authors_layout_write_one_text(name, tmp_path):
     plain, mine = make_requests(5, vocab=64, max_tokens=40), make_requests(5, vocab=64, max_tokens=40)
     for requests, mode in ((plain, "none"), (mine, name)):
         arm = parse_arm(mode)
-        planner = Planner(arm, block=4, rule="coupled", lag=0, table=None, calibrations=None)
-        engine = Engine(target, drafter, arm, planner, EngineConfig(page=4), tokens=5 * 120, eos=frozenset())
+        engine = eager_engine(target, drafter, arm, EngineConfig(page=4), requests, slots=3, tokens=5 * 120)
         run_closed_loop(engine, requests, concurrency=3)
     assert [r.output for r in mine] == [r.output for r in plain]

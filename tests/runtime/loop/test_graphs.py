@@ -138,7 +138,7 @@ def test_padded_rows_are_the_packed_ones_and_nobodys():
         for rows in (real.rows, real.rows + 5):
             made = pack_padded(anchor, drafts, verified, context, pages, torch.tensor([live]), rows, 8)
             where = pages.long()[real.request, real.positions // 8] * 8 + real.positions % 8
-            assert made.slots.tolist() == where.tolist() + [-1] * (rows - real.rows)
+            assert made.cache_indices.tolist() == where.tolist() + [-1] * (rows - real.rows)
             assert made.rows == rows and made.requests == 4
             for name in ("ids", "positions", "request"):
                 assert torch.equal(getattr(made, name)[: real.rows], getattr(real, name))

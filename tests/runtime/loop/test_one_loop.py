@@ -55,7 +55,7 @@ def virtual_engine(mode, batch, table, block, *, lag=0, exact=True):
 
 
 def table_of(batch, block, *, slot=2e-3, draft=0.0):
-    return replace(staircase_table(batch, block), slot_bias=slot, draft_bias=draft)
+    return replace(staircase_table(batch, block), depth_bias=slot, draft_bias=draft)
 
 
 def _told(plan):
@@ -71,11 +71,24 @@ def rounds_of(engine):
     ]
     assert all(math.isfinite(x) for record in engine.rounds for x in record.logits)
     records = [
-        replace(r, logits=() if sure else r.logits, free_logits=np.float32(r.free_logits).astype(str).tolist())
+        replace(
+            r, logits=() if sure else r.logits, token_free_logits=np.float32(r.token_free_logits).astype(str).tolist()
+        )
         for r in engine.rounds
     ]  # as text, since nan equals nothing
     steps = [
-        (s.requests, s.seats, s.budget, s.rows, s.tier, s.padding, s.delivered, s.confidence_age, s.priors, s.zombies)
+        (
+            s.requests,
+            s.occupied,
+            s.budget,
+            s.rows,
+            s.tier,
+            s.padding,
+            s.delivered,
+            s.confidence_age,
+            s.priors,
+            s.zombies,
+        )
         for s in engine.steps
     ]
     return plans, records, steps

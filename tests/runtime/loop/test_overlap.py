@@ -114,7 +114,7 @@ def test_a_trace_is_replayed(mode):
         whole = min(int(drafts.match[at]), record.window)
         assert record.accepted == min(whole, record.delivered)
         if mode != "none":
-            assert record.token_free_logits == tuple(drafts.free[at].tolist())
+            assert record.token_free_logits == tuple(drafts.token_free[at].tolist())
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
