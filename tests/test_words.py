@@ -13,18 +13,10 @@ FOLDERS = ("dsbench", "runtime", "kernels", "profiles", "workloads", "scripts", 
 
 # Folders that still hold retired words. To be emptied.
 PENDING: tuple[str, ...] = (
-    "README.md",
-    "docs",
-    "dsbench/analysis",
     "dsbench/cli",
-    "dsbench/deploy/engines.py",
     "dsbench/deploy/profile_cost.py",
-    "dsbench/deploy/tensor_bytes.py",
     "dsbench/results",
-    "dsbench/simulate",
     "dsbench/views",
-    "runtime/loop",
-    "runtime/policy",
     "runtime/targets",
     "tests/analysis",
     "tests/cli",

@@ -59,18 +59,18 @@ def _found_file(config: RunConfig, deployment: Deployment) -> Path | None:
         table = load_cost_table(Path(config.cost))
         table.require(deployment.contract)
         require_trust(table, f"the cost table {config.cost}", config.cost_error)
-        return _told(Path(config.cost), table)
+        return _noted(Path(config.cost), table)
     if cost_path(deployment).exists():
         table = load_cost_table(cost_path(deployment))
         reason = doubt(table.provenance, config.cost_error)
         if not reason:
-            return _told(cost_path(deployment), table)
+            return _noted(cost_path(deployment), table)
         note(f"the cost table {cost_path(deployment)} is too far off to plan with: {reason}")
     shipped = [p for p in sorted(SHIPPED.glob("*/cost/*.json")) if not p.name.endswith(".samples.json")]
     return next((p for p in shipped if load_cost_table(p).contract == deployment.contract), None)
 
 
-def _told(path: Path, table: CostTable) -> Path:
+def _noted(path: Path, table: CostTable) -> Path:
     """The path; costs of its table that were measured to fall are said."""
     falls = table.provenance.get(FALLS, NONE)
     if falls != NONE:

@@ -23,7 +23,7 @@ from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.finish import extend
-from dsbench.runtime.loop.rounds import COUNTS, Completed, InFlight, Launched, Stamp
+from dsbench.runtime.loop.rounds import COUNTS, Completed, PendingRound, Launched, Stamp
 from dsbench.runtime.loop.scheduler import Residence, Scheduler, Slotted
 from dsbench.runtime.policy.calibrated import Calibrated, Maps
 from dsbench.runtime.policy.guard import Guard
@@ -118,7 +118,7 @@ class Engine:
         self.steps: list[StepRecord] = []
         self.finished: list[RequestRecord] = []
         self._running: dict[int, Residence] = {}
-        self._in_flight: deque[InFlight] = deque()
+        self._pending: deque[PendingRound] = deque()
         self._completed: list[Completed] = []
         self._last = device.stamp()  # when the last completed round was done
         device.reset()
@@ -132,10 +132,10 @@ class Engine:
         if scheduler:
             with device.phase("plan"):
                 plan = self.policy.choose(history)
-            self._in_flight.append(self._launch(plan, begun))
+            self._pending.append(self._launch(plan, begun))
         record = None
-        while self._in_flight and (len(self._in_flight) > self.delay or not scheduler):
-            record = self._complete(self._in_flight.popleft())
+        while self._pending and (len(self._pending) > self.delay or not scheduler):
+            record = self._complete(self._pending.popleft())
         return record
 
     @property
@@ -180,8 +180,8 @@ class Engine:
 
     def rest(self, until: float) -> None:
         """Completes what is in flight and sleeps until that second, which is no round's idle time."""
-        while self._in_flight:
-            self._complete(self._in_flight.popleft())
+        while self._pending:
+            self._complete(self._pending.popleft())
         self.device.clock.rest(until)
         self._last = self.device.stamp()
 
@@ -191,7 +191,7 @@ class Engine:
         for residence in self._running.values():
             self.device.release(residence.request)
         self._running = {}
-        self._in_flight.clear()
+        self._pending.clear()
         self.history = History(self.device.capacity, self.device.block)
         self.scheduler = Scheduler(self.device, self.history, self._prior, self.device.prompts)
 
@@ -203,13 +203,13 @@ class Engine:
         known, one, zero = self.calibrated, np.ones(self.device.block), np.zeros(self.device.block)
         return self.policy.attempt("the calibration", lambda: known.maps(sampling), lambda: (one, zero, one, zero))
 
-    def _launch(self, plan: VerifyPlan, begun: Stamp) -> InFlight:
+    def _launch(self, plan: VerifyPlan, begun: Stamp) -> PendingRound:
         device, history, slots = self.device, self.history, tuple(self.scheduler.slots)
         host, compiled, filled = time.perf_counter(), device.compiled.total, device.stamp()
         context = history.context
         launched = device.launch(len(slots), plan, self.policy, context)
         history.step += 1
-        return InFlight(
+        return PendingRound(
             launched=launched,
             slots=slots,
             rows=history.rows,
@@ -221,30 +221,30 @@ class Engine:
             compiles=device.compiled.total - compiled,
         )
 
-    def _complete(self, flight: InFlight) -> StepRecord:
+    def _complete(self, pending: PendingRound) -> StepRecord:
         """Waits for the round, hands its results to its requests, and frees the slots of those that ended."""
-        device, history, launched, step = self.device, self.history, flight.launched, len(self.steps)
+        device, history, launched, step = self.device, self.history, pending.launched, len(self.steps)
         device.number(step)
         with device.phase("wait"):
             device.wait(launched)
         ints, reals = self._read(launched)
         counts = dict(zip(COUNTS, ints.T, strict=False))
-        slots = self._present(flight, counts)
-        rows, delivered = flight.rows[slots], counts["delivered"][slots].copy()
+        slots = self._present(pending, counts)
+        rows, delivered = pending.rows[slots], counts["delivered"][slots].copy()
         before, last = history.emitted[rows], np.zeros(len(slots), bool)
         tokens = ints[slots, len(COUNTS) : len(COUNTS) + device.block + 1].tolist()
         ended = (counts["ended"][slots] > 0).tolist()
         for i, (slot, mine, count, over) in enumerate(
             zip(slots.tolist(), tokens, delivered.tolist(), ended, strict=True)
         ):
-            request = flight.slots[slot].request
+            request = pending.slots[slot].request
             request.rounds += 1
             delivered[i], last[i] = self._extend(request, mine[:count], ended=over), request.finished
         history.emit(rows, delivered)
         if launched.plan.depth and self.policy.looks != "text":  # an oracle's certainties say nothing of the next round
             history.observe(rows, reals[slots, 2], step)
         one = Completed(
-            round=flight,
+            round=pending,
             step=step,
             counted=slots,
             before=before,
@@ -257,7 +257,7 @@ class Engine:
         if self.config.record_rounds:
             self._completed.append(one)
         for slot in slots[last].tolist():
-            self._leave(flight.slots[slot])
+            self._leave(pending.slots[slot])
         return record
 
     def _read(self, launched: Launched) -> tuple[Array, Array]:
@@ -270,15 +270,15 @@ class Engine:
         reals = attempt("reading the confidences", lambda: read(launched.reals), lambda: nothing)
         return attempt("reading the tokens", lambda: read(launched.ints), lambda: read(launched.ints)), reals
 
-    def _present(self, flight: InFlight, counts: dict[str, Array]) -> Array:
+    def _present(self, pending: PendingRound, counts: dict[str, Array]) -> Array:
         """Slots of the round whose requests are still there; new ones among them get their first token."""
         history = self.history
-        slots = history.present(flight.rows, flight.residences)
-        fresh = slots[history.emitted[flight.rows[slots]] == 0].tolist()
+        slots = history.present(pending.rows, pending.residences)
+        fresh = slots[history.emitted[pending.rows[slots]] == 0].tolist()
         for slot in fresh:
-            residence, over = flight.slots[slot], int(counts["delivered"][slot]) == 0
+            residence, over = pending.slots[slot], int(counts["delivered"][slot]) == 0
             self._begin(residence, int(counts["anchor"][slot]), over)
-        return history.present(flight.rows, flight.residences) if fresh else slots
+        return history.present(pending.rows, pending.residences) if fresh else slots
 
     def _first_token(self, residence: Residence, token: int) -> None:
         """From a device that knows it at once."""
@@ -304,9 +304,9 @@ class Engine:
         return len(tokens)
 
     def _record(self, one: Completed) -> StepRecord:
-        flight, table, device = one.round, self.prices.table, self.device
-        rows = flight.launched.tier if table is not None and table.tiers is not None else sum(one.ran(self.arm))
-        shape, depth = StepShape(len(flight.slots), rows, flight.context), flight.launched.plan.depth
+        pending, table, device = one.round, self.prices.table, self.device
+        rows = pending.launched.tier if table is not None and table.tiers is not None else sum(one.ran(self.arm))
+        shape, depth = StepShape(len(pending.slots), rows, pending.context), pending.launched.plan.depth
         nothing = float("nan"), False
         predicted = self.policy.attempt("the cost table", lambda: self.prices.predict(shape, depth), lambda: nothing)
         device.clock.count(one.seconds(self._last, device.between))
@@ -319,7 +319,7 @@ class Engine:
             fallback=self.policy.failure,
             replayed=device.replayed,
         )
-        self._last = flight.launched.done
+        self._last = pending.launched.done
         self.steps.append(record)
         return record
 

@@ -35,7 +35,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class PendingRound:
     """A launched round that was not read yet: who was in its slots, and how long its launch took."""
 
     launched: Launched
@@ -53,7 +53,7 @@ class InFlight:
 class Completed:
     """What a round left. Of the requests in `counted`, who were still there: output before and of it, and who ended."""
 
-    round: InFlight
+    round: PendingRound
     step: int
     counted: Array  # [n] slots
     before: Array
@@ -92,7 +92,7 @@ class Completed:
         replayed: bool,
     ) -> StepRecord:
         """last: when the round before was done; now: this one is read; predicted: seconds, extrapolated?"""
-        flight, launched, plan = self.round, self.round.launched, self.round.launched.plan
+        pending, launched, plan = self.round, self.round.launched, self.round.launched.plan
         granted, (rows, zombies) = int(self.count("window")[self.counted].sum()), self.ran(arm)
         phases: dict[str, Any] = {f"{name}_seconds": seconds for name, seconds in launched.phases.items()} or {
             "draft_seconds": between(launched.known, launched.drafted),
@@ -106,10 +106,10 @@ class Completed:
             budget=granted,
             rows=rows,
             padding=launched.tier - (rows if arm.commit == "all" else len(self.counted) + granted),
-            context=flight.context,
+            context=pending.context,
             tier=launched.tier,
             delivered=int(self.delivered.sum()),
-            compiles=flight.compiles,
+            compiles=pending.compiles,
             seconds=self.seconds(last, between),
             predicted_seconds=predicted[0],
             extrapolated=predicted[1],
@@ -117,13 +117,13 @@ class Completed:
             priors=plan.priors,
             fallback=fallback,
             zombies=zombies,
-            occupied=len(flight.slots),
+            occupied=len(pending.slots),
             flips=0 if replayed else int(self.count("flips")[self.counted].sum()),
-            prefill_seconds=between(flight.begun, flight.filled),
+            prefill_seconds=between(pending.begun, pending.filled),
             idle_seconds=0.0
             if launched.phases
-            else between(last, flight.begun) + between(flight.filled, launched.ready),
-            host_seconds=flight.host,
+            else between(last, pending.begun) + between(pending.filled, launched.ready),
+            host_seconds=pending.host,
             **phases,
         )
 

@@ -130,10 +130,12 @@ def test_step_numbers_are_of_steps_with_a_measured_request(body):
 
 
 @pytest.mark.parametrize(("occupied", "share"), [([2, 2], 1.0), ([2, 1], 0.5), (None, 0.5)])
-def test_a_slot_of_an_ended_request_is_occupied(seats, share):
+def test_a_slot_of_an_ended_request_is_occupied(occupied, share):
     """Without that column, as in runs before there was one, the requests alone count."""
     steps = STEPS.iloc[1:3].assign(requests=[2, 1])
-    body = cell_summary(steps if seats is None else steps.assign(occupied=seats), ROUNDS, REQUESTS, batch=2, block=4)
+    body = cell_summary(
+        steps if occupied is None else steps.assign(occupied=occupied), ROUNDS, REQUESTS, batch=2, block=4
+    )
     assert body["full_steps"] == share
     assert any("of steps ran 2 requests" in flag for flag in body["flags"]) == (share < 1)
 

@@ -73,14 +73,14 @@ def test_a_trace_shorter_than_the_answers_is_said(model, tmp_path):  # noqa: F81
     assert record(model, tmp_path).returncode == 0
     flags = ["simulate", "--trace", "t.parquet", "--cost", "none.json", "--workload", "p", "--max-tokens", "64"]
     assert dsbench(*flags, home=tmp_path).returncode == 2
-    trace, told = toy_trace(), []
+    trace, said = toy_trace(), []
     from dsbench.deploy import replay
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "note", told.append)
+        patch.setattr(replay, "note", said.append)
         replay.say_short(trace, SimpleNamespace(max_tokens=64))
         replay.say_short(trace, SimpleNamespace(max_tokens=20))
-    assert told == ["answers end with the trace, after 20 tokens at most, not after the 64 asked for"]
+    assert said == ["answers end with the trace, after 20 tokens at most, not after the 64 asked for"]
 
 
 def test_cells_that_differ_in_one_thing_have_two_names():

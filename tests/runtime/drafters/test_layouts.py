@@ -43,9 +43,9 @@ def three_rounds(drafter, reference, target, width, embedded=None):
 def authors_dflash(**changes):
     """The config of DFlash's authors: block_size counts the anchor, whose row proposes nothing."""
     dropped = ("target_layer_ids", "mask_token_id", "markov_rank", "markov_head_type", "enable_confidence_head")
-    plain = {k: v for k, v in SIZES.items() if k not in (*dropped, "confidence_head_with_markov")}
+    bare = {k: v for k, v in SIZES.items() if k not in (*dropped, "confidence_head_with_markov")}
     nested = {"target_layer_ids": [0, 2], "mask_token_id": 63}
-    return plain | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": nested} | changes
+    return bare | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": nested} | changes
 
 
 def test_the_authors_dflash_block_starts_at_its_anchor(tmp_path):
@@ -62,8 +62,8 @@ def speculators(kind, sizes, **changes):
     """A config as `speculators` writes it: layer ids one more, sizes of layers apart."""
     layer = {k: sizes[k] for k in LAYER} | {"model_type": "qwen3", "rope_parameters": {"rope_theta": 3e4}}
     heads = ("markov_rank", "markov_head_type", "confidence_head_with_markov", "enable_confidence_head")
-    plain = {k: sizes[k] for k in ("block_size", "mask_token_id", *(heads if kind == "dspark" else ()))}
-    return plain | {
+    bare = {k: sizes[k] for k in ("block_size", "mask_token_id", *(heads if kind == "dspark" else ()))}
+    return bare | {
         "speculators_model_type": kind,
         "architectures": ["DSparkSpeculator" if kind == "dspark" else "DFlashSpeculator"],
         "transformer_layer_config": layer,
@@ -124,9 +124,9 @@ def test_the_embedding_is_a_tap(tmp_path):
 def test_arms_of_the_authors_layout_write_one_text(name, tmp_path):
     sizes, target = SIZES | {"markov_rank": 0, "enable_confidence_head": False}, tiny_target()
     drafter = load_drafter(write(tmp_path / "a", authors_dflash(), tensors_of(sizes, False)), target)
-    plain, mine = make_requests(5, vocab=64, max_tokens=40), make_requests(5, vocab=64, max_tokens=40)
-    for requests, mode in ((plain, "none"), (mine, name)):
+    bare, mine = make_requests(5, vocab=64, max_tokens=40), make_requests(5, vocab=64, max_tokens=40)
+    for requests, mode in ((bare, "none"), (mine, name)):
         arm = parse_arm(mode)
         engine = eager_engine(target, drafter, arm, EngineConfig(page=4), requests, slots=3, tokens=5 * 120)
         run_closed_loop(engine, requests, concurrency=3)
-    assert [r.output for r in mine] == [r.output for r in plain]
+    assert [r.output for r in mine] == [r.output for r in bare]

@@ -1,4 +1,4 @@
-"""The coupled law: for every noise table, every arm and policy emits plain autoregressive sampling with that table."""
+"""The coupled law: for every noise table, every arm and policy emits bare autoregressive sampling with that table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def noise_tables() -> torch.Tensor:
     return torch.tensor(list(itertools.product(ROWS, repeat=LENGTH)))
 
 
-def plain_path(prompt: tuple[int, ...], table: torch.Tensor, temperature: float, salt: int) -> list[int]:
+def bare_path(prompt: tuple[int, ...], table: torch.Tensor, temperature: float, salt: int) -> list[int]:
     """Autoregressive sampling written a second time, one token after the other."""
     text = list(prompt)
     for row in table.tolist():
@@ -67,7 +67,7 @@ def test_every_noise_table_gives_the_autoregressive_path(mode, lag, temperature,
         return torch.where(hot, logits / torch.where(hot, temps[:, None], 1.0) + noise, logits).argmax(-1)
 
     monkeypatch.setattr(sampling_module, "gumbel_argmax", table_argmax)
-    wanted = [plain_path(prompt, table, temperature, salt=1) for table in tables]
+    wanted = [bare_path(prompt, table, temperature, salt=1) for table in tables]
     arm = parse_arm(mode)
     drafter = NoDrafter(torch.device("cpu")) if arm.drafter == "none" else ToyDrafter(VOCAB, BLOCK)
     batch = 64

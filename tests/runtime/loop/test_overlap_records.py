@@ -46,7 +46,7 @@ def test_a_cancelled_requests_rounds_under_way_are_zombie_rows_drafts_included()
     engine.admit(requests)
     for _ in range(6):
         engine.step()
-    under_way, tokens = len(engine._in_flight), len(requests[0].output)
+    under_way, tokens = len(engine._pending), len(requests[0].output)
     assert under_way == 2 and tokens
     engine.cancel(requests[0])
     while engine.running:

@@ -46,12 +46,12 @@ def test_template_arguments_reach_the_template_and_its_digest(tmp_path):
     folder = write_chat_model(tmp_path / "m", THINKING)
     theirs = PreTrainedTokenizerFast.from_pretrained(str(folder))
     messages = [("user", "hi")]
-    plain, quiet = ChatTokenizer(folder), ChatTokenizer(folder, arguments=parse_arguments("enable_thinking=false"))
-    for ours, given in ((plain, {}), (quiet, {"enable_thinking": False})):
+    bare, quiet = ChatTokenizer(folder), ChatTokenizer(folder, arguments=parse_arguments("enable_thinking=false"))
+    for ours, given in ((bare, {}), (quiet, {"enable_thinking": False})):
         wanted = theirs.apply_chat_template(dialogue(messages), add_generation_prompt=True, tokenize=False, **given)
         assert ours.chat(messages) == wanted
-    assert quiet.chat(messages).endswith("</think>\n\n") and not plain.chat(messages).endswith("</think>\n\n")
-    assert quiet.template.digest != plain.template.digest and quiet.digest == plain.digest
+    assert quiet.chat(messages).endswith("</think>\n\n") and not bare.chat(messages).endswith("</think>\n\n")
+    assert quiet.template.digest != bare.template.digest and quiet.digest == bare.digest
 
 
 def test_named_templates_and_files_over_the_config(tmp_path):
@@ -76,7 +76,7 @@ def test_content_in_parts_reaches_templates_of_both_kinds(tmp_path):
     given = [{"role": "user", "content": [{"type": "text", "text": t} for t in ("one", "two")]}]
     ours = ChatTokenizer(folder)
     assert ours.chat(parts) == theirs.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
-    assert "onetwo\n" in ours.chat([("user", "onetwo")])  # a plain text, to a template that reads parts alone
+    assert "onetwo\n" in ours.chat([("user", "onetwo")])  # a bare text, to a template that reads parts alone
     texts = ChatTokenizer(write_chat_model(tmp_path / "t", CHATML))
     assert texts.chat(parts) == texts.chat([("user", "onetwo")])
 

@@ -106,14 +106,14 @@ def grouped(weight, group=16):
 def fp8_blocks(weight):
     """A scale a block of 24 x 40 numbers, so that the last blocks are cut off."""
     scale = torch.empty(-(-weight.shape[0] // 24), -(-weight.shape[1] // 40))
-    q, plain = torch.empty_like(weight).to(torch.float8_e4m3fn), torch.empty_like(weight)
+    q, bare = torch.empty_like(weight).to(torch.float8_e4m3fn), torch.empty_like(weight)
     for i in range(scale.shape[0]):
         for j in range(scale.shape[1]):
             at = slice(24 * i, 24 * i + 24), slice(40 * j, 40 * j + 40)
             scale[i, j] = weight[at].abs().max() / 448
             q[at] = (weight[at] / scale[i, j]).to(torch.float8_e4m3fn)
-            plain[at] = q[at].float() * scale[i, j]
-    return {"weight": q, "weight_scale_inv": scale}, plain
+            bare[at] = q[at].float() * scale[i, j]
+    return {"weight": q, "weight_scale_inv": scale}, bare
 
 
 def fp8_rows(weight):
@@ -151,20 +151,20 @@ def packed_int4(weight):
 
 
 def awq(weight):
-    q, scale, zero, plain = grouped(weight)
+    q, scale, zero, bare = grouped(weight)
     order = (0, 2, 4, 6, 1, 3, 5, 7)
     parts = {
         "qweight": nibbles(q.T.reshape(q.shape[1], -1, 8), order),
         "qzeros": nibbles(zero.T.reshape(zero.shape[1], -1, 8), order),
         "scales": scale.T,
     }
-    return parts, plain
+    return parts, bare
 
 
 def gptq(weight, *, less=1):
     """With inputs in another order than their groups', as activation order makes them."""
     order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(5))
-    q, scale, zero, plain = grouped(weight[:, order])
+    q, scale, zero, bare = grouped(weight[:, order])
     back = order.argsort()
     group = torch.arange(weight.shape[1]).div(16, rounding_mode="floor")
     parts = {
@@ -174,7 +174,7 @@ def gptq(weight, *, less=1):
         "g_idx": group[back].int(),
         "bias": torch.zeros(len(weight)),
     }
-    return parts, plain[:, back]
+    return parts, bare[:, back]
 
 
 def compressed(form, **weights):
