@@ -15,7 +15,7 @@ from dsbench.runtime.loop.prompt_rows import PromptRows
 from dsbench.runtime.loop.rounds import Launched
 from dsbench.runtime.loop.scheduler import Residence, eager_prompts
 from dsbench.runtime.loop.slots import Slots, SlotShape
-from dsbench.runtime.loop.torch_device import TorchDevice
+from dsbench.runtime.loop.torch_device import TorchDevice, copied
 from dsbench.runtime.policy.calibrated import Maps
 from dsbench.runtime.policy.objective import Array
 from dsbench.runtime.policy.plan import Looks, Policy, Seen, VerifyPlan
@@ -68,6 +68,8 @@ class EagerDevice(TorchDevice):
         made = draft if plan.depth else None
         with working(self.timeline, "verify"):
             tier = passes.verify_exactly(n, made, window=window, full=self.full, phase=self.timer.phase)
+        ints = copied(slots.ints_out[:n])
+        reals = copied(slots.reals_out[:n]) if plan.depth else self.unread[:n]
         return Launched(
             plan=plan,
             tier=tier,
@@ -75,8 +77,8 @@ class EagerDevice(TorchDevice):
             known=known,
             drafted=drafted,
             done=stamp(self.device),
-            ints=slots.ints_out[:n].clone(),
-            reals=slots.reals_out[:n].clone() if plan.depth else self.unread[:n],
+            ints=ints,
+            reals=reals,
             phases=dict(self.timer.seconds),
         )
 

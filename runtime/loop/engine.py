@@ -23,7 +23,7 @@ from dsbench.profiles.cost import StepShape
 from dsbench.runtime.arm import Arm
 from dsbench.runtime.config import EngineConfig
 from dsbench.runtime.loop.finish import extend
-from dsbench.runtime.loop.rounds import COUNTS, Completed, PendingRound, Launched, Stamp
+from dsbench.runtime.loop.rounds import COUNTS, Completed, Launched, PendingRound, Stamp
 from dsbench.runtime.loop.scheduler import Residence, Scheduler, Slotted
 from dsbench.runtime.policy.calibrated import Calibrated, Maps
 from dsbench.runtime.policy.guard import Guard

@@ -35,7 +35,7 @@ class TorchDevice:
         self.timeline: Timeline | None = None
         self.clock = Clock()
         self.compiled = compile_count()
-        self.unread = torch.full(self.slots.reals_out.shape, float("nan"))  # of a no-draft round
+        self.unread = torch.full(self.slots.reals_out.shape, float("nan"), device="cpu")  # of a no-draft round
 
     def open(self, request: Request) -> bool:
         """Gives a request all pages it may need; False, and nothing taken, where the pool cannot.
